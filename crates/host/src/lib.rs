@@ -1,4 +1,5 @@
-//! The machine around an IOKernel: settings that are changed and put back, and claims on cores.
+//! The machine around an IOKernel: settings that are changed and put back, claims on cores, and
+//! cores that Linux takes away.
 //!
 //! | module | owns |
 //! |---|---|
@@ -9,6 +10,7 @@
 //! | `session` | the weight of a session ([`SessionWeight`]) |
 //! | `repair` | putting back what a crash has left ([`repair()`]) |
 //! | `claims` | locks of the cores that IOKernels use ([`Claims`]) |
+//! | `presence` | which cores Linux lets the process use at present ([`Presence`]) |
 //!
 //! Nothing here runs on a polling thread: it is the control thread's, and the commands'. Knows no
 //! configuration and no program; the policies of `tailwater-sched` decide which rate is set and
@@ -18,6 +20,7 @@
 mod batch_group;
 mod claims;
 mod clocks;
+mod presence;
 mod repair;
 mod reserve;
 mod session;
@@ -26,11 +29,21 @@ mod undo;
 pub use batch_group::BatchGroup;
 pub use claims::{Claims, CoreClaimed};
 pub use clocks::{ClockSetter, clock_rates};
+pub use presence::Presence;
 pub use repair::repair;
 pub use reserve::{Keeper, cpusets, group_folder};
 pub use session::{SessionWeight, groups_sessions};
 
+use rustix::thread::CpuSet;
 use tailwater_sched::CoreId;
+
+/// Returns a set of cores for Linux.
+#[must_use]
+pub fn cpu_set<'a>(cores: impl IntoIterator<Item = &'a CoreId>) -> CpuSet {
+    let mut set = CpuSet::new();
+    cores.into_iter().for_each(|core| set.set(core.0.into()));
+    set
+}
 
 /// Parses the kernel's list format: `0-3,8,10-11`. Other text yields no cores.
 #[must_use]

@@ -23,6 +23,7 @@
 
 mod allocator;
 mod authority;
+mod bounds;
 mod capture;
 mod check;
 pub mod config;

@@ -14,7 +14,7 @@ use std::fs;
 use std::io;
 use std::thread;
 use std::time::Duration;
-use tailwater_host::{SessionWeight, groups_sessions, parse_list};
+use tailwater_host::{SessionWeight, cpu_set, groups_sessions, parse_list};
 use tailwater_sched::CoreId;
 use tailwater_sched::topology::{Core, Topology, TopologyError};
 use tailwater_shm::priority::{self, HIGHEST, Rank};
@@ -224,13 +224,6 @@ pub(crate) fn may_rank() -> bool {
 pub(crate) fn cores_elsewhere(ours: usize) -> usize {
     let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
     parse_list(&online).len().saturating_sub(ours)
-}
-
-/// Returns a set of cores for Linux.
-pub(crate) fn cpu_set<'a>(cores: impl IntoIterator<Item = &'a CoreId>) -> CpuSet {
-    let mut set = CpuSet::new();
-    cores.into_iter().for_each(|core| set.set(core.0.into()));
-    set
 }
 
 fn list(cores: &[CoreId]) -> String {

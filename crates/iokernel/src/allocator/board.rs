@@ -6,7 +6,8 @@
 //! polling thread 1 to 6.
 //!
 //! A promise that is not kept costs the next owner the time until the IOKernel wakes it after all
-//! ([`REWAKE_US`](super::phase)). Only programs of one user promise each other anything.
+//! ([`rewake`](super::phase::Bounds::rewake)). Only programs of one user promise each other
+//! anything.
 
 use tailwater_sched::KthreadId;
 use tailwater_sched::ledger::Class;
@@ -14,7 +15,7 @@ use tailwater_shm::board::Place;
 use tailwater_shm::{Cycles, NextOwner, Slot};
 
 use super::Allocator;
-use super::phase::Promise;
+use super::phase::Phase;
 use crate::runtime::Runtime;
 use crate::tenant::Work;
 use crate::world::World;
@@ -28,14 +29,7 @@ impl Runtime {
 
 impl Allocator {
     /// Returns the information for `from` about `to`, which was granted its core.
-    pub(super) fn next_owner(
-        &mut self,
-        world: &World,
-        at: usize,
-        from: KthreadId,
-        to: KthreadId,
-        now: Cycles,
-    ) -> NextOwner {
+    pub(super) fn next_owner(&self, world: &World, from: KthreadId, to: KthreadId, now: Cycles) -> NextOwner {
         let (giver, taker) = (world.runtimes.kthread(from).0, world.runtimes.kthread(to).0);
         // A service does not stay awake for a program that keeps services waiting: the wake of a
         // kthread that sleeps preempts such a program, and Linux's turn for one that is awake comes
@@ -44,12 +38,10 @@ impl Allocator {
         let slot = world.runtimes.slot(to);
         let shared = giver.board.is_some() && giver.board == taker.board;
         let at_board = slot.is_at_board() && shared;
-        self.cores[at].promise = Promise::None;
         let next = match taker.place(to.index) {
             Some(place) if at_board => {
                 // Before the request: see `tailwater_shm::park`.
                 slot.announce();
-                self.cores[at].promise = Promise::Asked { from, to };
                 NextOwner::AtBoard { place, apart }
             }
             _ if apart => NextOwner::Apart,
@@ -60,20 +52,19 @@ impl Allocator {
     }
 
     /// Wakes the next owner of a core that was given up or taken, unless the kthread that has given
-    /// it up does.
-    pub(super) fn wake_next_owner(&mut self, world: &mut World, at: usize, to: KthreadId, now: Cycles) {
-        let asked = core::mem::replace(&mut self.cores[at].promise, Promise::None);
-        if let Promise::Asked { from, to: named } = asked
+    /// it up does; returns whether that has promised it.
+    pub(super) fn wake_next_owner(&self, world: &mut World, at: usize, to: KthreadId, now: Cycles) -> bool {
+        if let Phase::Ceding { from, to: Some(named), asked: true, .. } = self.cores[at].phase
             && named == to
             && let Some(runtime) = world.runtimes.get(from.runtime)
             && let Some(kthread) = runtime.kthreads.get(usize::from(from.index))
             && runtime.shared(from.index).state.0.is_passed(kthread.generation)
         {
-            self.cores[at].promise = Promise::Given { from };
             world.stats.cores.board_wakes.add(1);
-            return;
+            return true;
         }
         self.wake(world, to, now);
+        false
     }
 
     /// Wakes a kthread that has got a core, if it sleeps.
@@ -100,14 +91,5 @@ impl Allocator {
         wake(slot);
         let took = (self.stopwatch)().saturating_sub(began);
         world.charge(id.runtime, Work::Thread, took, now);
-    }
-
-    /// Ends a promise to wake the next owner, which has started, or has to be woken again.
-    #[inline]
-    pub(super) fn end_promise(&mut self, world: &World, at: usize, has_started: bool) {
-        let promise = core::mem::replace(&mut self.cores[at].promise, Promise::None);
-        if matches!(promise, Promise::Given { .. }) && !has_started {
-            world.stats.cores.late_board_wakes.add(1);
-        }
     }
 }

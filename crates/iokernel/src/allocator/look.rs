@@ -2,7 +2,7 @@
 //!
 //! Owns the 5 us look: which runtimes are looked at, and what follows. [`words`] reads the words of
 //! one. Bounded whatever programs write: runtimes with cores are always looked at, in part; of the
-//! others as many as [`COLD_LOOK_NS`] allows, in turn.
+//! others as many as fit into [1 us](super::phase::Bounds::cold_look), in turn.
 
 use core::sync::atomic::Ordering;
 use tailwater_sched::alloc::{KthreadLook, Requests, RuntimeLook, View};
@@ -11,6 +11,7 @@ use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::layout::TAKES_REQUESTS;
 use tailwater_shm::{Cycles, KthreadState};
 
+use super::decide::Event;
 use super::phase::Phase;
 use super::words;
 use super::{Allocator, holders};
@@ -18,10 +19,6 @@ use crate::runtime::Runtime;
 use crate::status_cache::{Sum, WHOLE};
 use crate::tenant::Work;
 use crate::world::{Lender, World};
-
-/// Time after which no further runtime without a core is looked at, in nanoseconds. Frames wake
-/// such a runtime directly, so only doorbells and timers wait for their turn.
-pub(super) const COLD_LOOK_NS: u64 = 1_000;
 
 /// The kthreads and runtimes that a look reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,7 +43,7 @@ impl Allocator {
         if is_policy_due {
             self.next_policy = now + self.timing.policy;
             self.sample(world, now);
-            self.decide(world, now, |policy, view, actions| policy.tick(view, actions));
+            self.decide(world, Event::Look, now);
             self.follow_setting(world, now);
         } else if !self.runnable_without_core.is_empty() {
             self.wake_runnable(world, now);
@@ -128,7 +125,7 @@ impl Allocator {
                 self.note_timer(world, id, now);
                 next = (place + 1) % count;
                 let took = (self.stopwatch)().saturating_sub(began);
-                is_over = extent != Extent::Whole && took > self.timing.cold_look;
+                is_over = extent != Extent::Whole && took > self.bounds.cold_look;
             }
         }
         self.cursor = next;
@@ -228,7 +225,7 @@ impl Allocator {
         } else {
             let held = holders(&self.cores, id).map(|(_, holder)| holder.index);
             let part = held.chain(also).map(usize::from);
-            let watch = (self.stopwatch, self.timing.kthread_look);
+            let watch = (self.stopwatch, self.bounds.kthread_look);
             read_many(runtime, &mut look.kthreads, (extent, part), watch, now)
         };
         runtime.next_timer = runtime.held.map_or(Cycles::MAX, |held| held.until).min(sum.earliest);

@@ -6,7 +6,8 @@
 //! [`withdraw`] takes cores from kthreads that are late, [`presence`] follows cores that Linux
 //! takes away, [`account`] enters the time of each phase into the statistics, [`board`] says who
 //! wakes the next owner of a core, [`quantum`] ends turns of user threads, [`reserved`] chooses the
-//! cores that ordinary threads are kept off. It decides nothing itself (that is `tailwater-sched`),
+//! cores that ordinary threads are kept off. [`decide`] asks the policy, for one event after the
+//! other. It decides nothing itself (that is `tailwater-sched`),
 //! and touches no frames: egress rings are handed to the switch through [`World::arriving`]. Cores
 //! to which Linux does not bind the threads of a runtime are not chosen for it ([`unbound`]).
 //!
@@ -32,6 +33,7 @@
 mod account;
 mod apply;
 mod board;
+mod decide;
 mod look;
 mod phase;
 mod presence;
@@ -49,10 +51,10 @@ use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 
 use rustix::thread::CpuSet;
-use tailwater_sched::alloc::{Action, Clock as Rate, Observation, Policy, View};
+use tailwater_sched::alloc::{Action, Clock as Rate, Hold, Observation, Policy, View};
 use tailwater_sched::ledger::{Class, Fate, Ledger, RuntimeSpec, TransitionError};
 use tailwater_sched::topology::Topology;
-use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
+use tailwater_sched::{KthreadId, Nanos, RuntimeId};
 use tailwater_shm::account::Account;
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Clock, Cycles};
@@ -63,11 +65,9 @@ use crate::stats::HandoffKind;
 use crate::sys::Threads;
 use crate::trace::Tracer;
 use crate::world::{Lender, World};
-use phase::{
-    BESIDE_US, BYPASS_US, CoreSlot, NO_START_PAUSE_US, OVERDUE_START_US, PARKING_US, Phase, Promise,
-    REWAKE_US, RealTime, SETTLING_US, Step, Timing, Withdrawn,
-};
+use decide::Event;
 pub(crate) use phase::{Beside, Ranks};
+use phase::{Bounds, CoreSlot, Phase, RealTime, Step, Timing, Withdrawn};
 use reserved::Reserved;
 
 /// See the module documentation.
@@ -75,10 +75,13 @@ pub(crate) struct Allocator {
     clock: Clock,
     /// Zero of the ledger's time.
     origin: Cycles,
+    bounds: Bounds,
     timing: Timing,
     ledger: Ledger,
     policy: Box<dyn Policy + Send>,
     observation: Observation,
+    /// Wait for a decision; none between two calls of the polling loop.
+    events: VecDeque<Event>,
     actions: Vec<Action>,
     /// Parallel to the topology's cores.
     cores: Vec<CoreSlot>,
@@ -145,8 +148,6 @@ impl Allocator {
             since: origin,
             entered: origin,
             real_time: RealTime::default(),
-            promise: Promise::None,
-            late: None,
             last: None,
             watch: quantum::Watch::NONE,
             idles: Account::default(),
@@ -154,27 +155,19 @@ impl Allocator {
         Self {
             clock,
             origin,
+            bounds: Bounds::new(clock),
             timing: Timing {
                 policy: clock.from_ns(policy.interval().0),
                 grace: us(config.cede_grace_us),
-                bypass: us(BYPASS_US),
-                beside: us(BESIDE_US),
-                overdue_start: us(OVERDUE_START_US),
-                settling: us(SETTLING_US),
                 start_deadline: us(config.start_deadline_us),
-                rewake: us(REWAKE_US),
-                parking: us(PARKING_US),
-                no_start_pause: us(NO_START_PAUSE_US),
                 ack_hold: us(config.ack_hold_us),
-                cold_look: clock.from_ns(look::COLD_LOOK_NS),
-                kthread_look: clock.from_ns(phase::KTHREAD_LOOK_NS),
-                idle_pace: us(phase::IDLE_PACE_US),
             },
             reserved: (!config.reserve.keep_off.is_empty()).then(|| Reserved::new(topology.len())),
             cores: topology.cores().iter().map(slot).collect(),
             ledger: Ledger::new(topology),
             policy,
             observation: Observation::new(),
+            events: VecDeque::new(),
             actions: Vec::new(),
             unmanaged,
             threads,
@@ -197,25 +190,6 @@ impl Allocator {
         Nanos(self.clock.to_ns(now.saturating_sub(self.origin)))
     }
 
-    /// Runs the policy on one event, then carries out its decisions.
-    fn decide(
-        &mut self,
-        world: &mut World,
-        now: Cycles,
-        ask: impl FnOnce(&mut dyn Policy, View<'_>, &mut Vec<Action>),
-    ) {
-        for &(id, _) in world.doomed() {
-            self.observation.set_on_hold(id, true);
-        }
-        let mut actions = core::mem::take(&mut self.actions);
-        let view = View { now: self.nanos(now), obs: &self.observation, ledger: &self.ledger };
-        ask(&mut *self.policy, view, &mut actions);
-        for action in actions.drain(..) {
-            self.apply(world, &action, now);
-        }
-        self.actions = actions;
-    }
-
     /// Adds a runtime; it is lent nothing before [`Self::begin`]. The control thread has checked
     /// its requests against those of all others.
     pub(crate) fn attach(&mut self, world: &mut World, mut runtime: Box<Runtime>, now: Cycles) {
@@ -227,6 +201,7 @@ impl Allocator {
         let refused = self.ledger.register(id, spec, self.nanos(now)).err();
         self.observation.attach(id, kthreads);
         self.observation.set_on_hold(id, true);
+        self.observation.set_confined(id, runtime.confined);
         look::publish_granted(&runtime, self.policy.takes_requests());
         runtime.set_ranks(self.ranks_differ(), self.gives_real_time());
         world.insert(runtime, now);
@@ -264,8 +239,9 @@ impl Allocator {
         // The next runtime with this number may have fewer kthreads.
         for slot in &mut self.cores {
             slot.last = slot.last.filter(|last| last.runtime != id);
-            slot.promise.forget(id);
-            slot.late = slot.late.filter(|(late, _)| late.runtime != id);
+            if let Phase::Starting { late, .. } = &mut slot.phase {
+                late.take_if(|(late, _)| late.runtime == id);
+            }
         }
         self.unbind_threads(world, id);
         self.end_ranks(world, id);
@@ -284,12 +260,21 @@ impl Allocator {
         for &fate in &fates {
             self.settle(world, fate, now);
         }
-        for fate in fates {
-            if let Fate::Freed(core) = fate {
-                self.core_fell_free(world, core, now);
-            }
-        }
+        // The policy sees all of them free at the first decision.
+        self.drain(world, now);
         runtime
+    }
+
+    /// Returns what keeps the core at this position with its holder, for the policy.
+    fn hold_of(&self, at: usize) -> Hold {
+        let slot = &self.cores[at];
+        match slot.phase {
+            Phase::Starting { .. } if !slot.absent => {
+                Hold::Starting { overdue: self.nanos(slot.since.saturating_add(self.bounds.overdue_start)) }
+            }
+            Phase::Starting { .. } | Phase::Ceding { to: None, .. } => Hold::Leaving,
+            Phase::Free | Phase::Running { .. } | Phase::Ceding { to: Some(_), .. } => Hold::None,
+        }
     }
 
     /// Returns the cores whose present holder is a kthread of this runtime, with that kthread.
@@ -318,26 +303,24 @@ impl Allocator {
         let (core, phase) = match fate {
             Fate::Freed(core) => (core, Phase::Free),
             Fate::HandedOn { core, to } => {
-                if let Some(at) = self.ledger.topology().position(core) {
-                    self.wake_next_owner(world, at, to, now);
-                }
-                let kind = HandoffKind::Evict;
-                (core, Phase::Starting { kthread: to, kind, decided: now, woken: now, wakes: 0 })
+                let at = self.ledger.topology().position(core);
+                let promised = at.is_some_and(|at| self.wake_next_owner(world, at, to, now));
+                let (kind, late) = (HandoffKind::Evict, None);
+                (core, Phase::Starting { kthread: to, kind, decided: now, woken: now, promised, late })
             }
             Fate::Returned { core, from } => {
                 // It may have seen the request already: let it finish ceding, without a successor.
                 world.runtimes.ask_to_cede(from);
-                let kind = HandoffKind::Polling;
-                (core, Phase::Ceding { from, to: None, kind, decided: now, signalled: None })
+                (core, Phase::leaving(from, now))
             }
         };
         let Some(at) = self.ledger.topology().position(core) else { return };
         self.trace_loss(world, at, now);
-        if matches!(phase, Phase::Free) {
-            self.cores[at].late = None;
-        }
-        self.begin_phase(world, at, phase, now);
         self.cores[at].since = now;
+        self.begin_phase(world, at, phase, now);
+        if matches!(phase, Phase::Free) {
+            self.announce(at);
+        }
     }
 
     /// Emits to the tracer that the holder of the core loses it.
@@ -368,10 +351,6 @@ impl Allocator {
         }
     }
 
-    fn core_fell_free(&mut self, world: &mut World, core: CoreId, now: Cycles) {
-        self.decide(world, now, |policy, view, actions| policy.idle(view, core, actions));
-    }
-
     /// Counts an impossible transition, which only a defect of ours can ask for, and goes on with
     /// `instead`.
     fn refused<T>(&self, world: &World, error: &TransitionError, instead: T) -> T {
@@ -392,7 +371,7 @@ impl Allocator {
             most = most.max(match slot.phase {
                 Phase::Free => PollUrgency::None,
                 Phase::Running { kthread, .. } => of(kthread.runtime),
-                Phase::Starting { kthread, .. } if now.saturating_sub(slot.since) > self.timing.settling => {
+                Phase::Starting { kthread, .. } if now.saturating_sub(slot.since) > self.bounds.settling => {
                     if world.runtimes.kthread(kthread).1.no_starts > 0 {
                         // It did not start the last time either: presumably it is stopped.
                         PollUrgency::Occasional
@@ -432,7 +411,7 @@ impl Allocator {
     pub(crate) fn hands_over(&self, now: Cycles) -> bool {
         self.cores.iter().any(|slot| match slot.phase {
             Phase::Ceding { .. } => true,
-            Phase::Starting { .. } => now.saturating_sub(slot.since) <= self.timing.rewake,
+            Phase::Starting { .. } => now.saturating_sub(slot.since) <= self.bounds.rewake,
             Phase::Free | Phase::Running { .. } => false,
         })
     }
@@ -497,6 +476,12 @@ impl Allocator {
             return Err(format!("{least} to {most} runnable kthreads on {} cores", self.cores.len()));
         }
         self.ledger.check().map_err(|e| e.to_string())?;
+        if let Some(event) = self.events.front() {
+            return Err(format!("{event:?} waits for a decision"));
+        }
+        if let Some(at) = (0..self.cores.len()).find(|&at| self.observation.hold(at) != self.hold_of(at)) {
+            return Err(format!("{} has another hold in the observation", self.cores[at].id));
+        }
         for (slot, state) in self.cores.iter().zip(self.ledger.cores()) {
             let agree = match (slot.phase, state) {
                 (Phase::Free, CoreState::Free) => !slot.absent,
@@ -521,11 +506,7 @@ impl Allocator {
 
 /// Returns which of the cores a kthread of this runtime holds at present, and the kthreads.
 fn holders(cores: &[CoreSlot], id: RuntimeId) -> impl Iterator<Item = (&CoreSlot, KthreadId)> {
-    let held = cores.iter().filter_map(|slot| match slot.phase {
-        Phase::Free => None,
-        Phase::Starting { kthread, .. } | Phase::Running { kthread, .. } => Some((slot, kthread)),
-        Phase::Ceding { from, .. } => Some((slot, from)),
-    });
+    let held = cores.iter().filter_map(|slot| Some((slot, slot.phase.holder()?)));
     held.filter(move |(_, holder)| holder.runtime == id)
 }
 
@@ -539,7 +520,7 @@ impl Lender for Allocator {
         if runtime.doomed || runtime.is_left_alone(now) || core::mem::replace(&mut runtime.woken, true) {
             return;
         }
-        self.decide(world, now, |policy, view, actions| policy.wakeup(view, id, actions));
+        self.decide(world, Event::Arrival(id), now);
     }
 
     #[inline]

@@ -1,99 +1,80 @@
 //! The states that the allocator keeps about cores and kthreads, and its deadlines.
 
-use tailwater_sched::{CoreId, KthreadId, RuntimeId};
+use tailwater_sched::{CoreId, KthreadId};
 use tailwater_shm::Cycles;
 use tailwater_shm::account::Account;
 
 use super::quantum::Watch;
+use crate::bounds::bounds;
 use crate::stats::HandoffKind;
 
-/// Time after a kthread was seen to have given its core up in which it may still be runnable: it
-/// sleeps within 2 us or so, seldom after 16 ([`tailwater_shm::priority::yields`]).
-pub(super) const PARKING_US: u64 = 10;
-/// Time after the core was seen ceded at which the IOKernel itself wakes a successor that has not
-/// started. The usual time is 1 to 3 us (a context switch, with or without a futex wake, on a
-/// 2-vCPU VM); waking a kthread that is awake costs 0.2 us. `tailwater_shm::park` infers from the
-/// number of wakes how long ago the first was.
-pub(super) const REWAKE_US: u64 = 20;
-/// Longest pause between two such wakes, as a power of two times [`REWAKE_US`]: 10 ms.
-pub(super) const REWAKE_DOUBLINGS: u32 = 9;
-/// How long a kthread may take to start before another runtime with a better claim gets its core
-/// instead, in microseconds. A hand-off takes 1 to 3 us; with `neighbour_share` above 0 a
-/// best-effort kthread does not start while an ordinary program runs on the core.
-pub(super) const OVERDUE_START_US: u64 = 10;
-/// How long after its preempt signal a kthread may take to cede before it is bypassed, in
-/// microseconds. The signal takes 13 to 18 to a thread that runs (2-vCPU VM); one that Linux has
-/// descheduled sees neither signal nor request. The time does not run from the decision: a polling
-/// thread that looks late sends the signal late, too.
-pub(super) const BYPASS_US: u64 = 20;
-/// How long a kthread that was bypassed may take to park before it is moved to unmanaged cores, in
-/// microseconds: a thread that Linux has descheduled has its turn after a tick (4 ms at 250 Hz).
-/// nginx and wrk on one lent core have 250 bypasses/s; moved at once, p99 is 16 to 31 ms instead of
-/// 1.4 to 2.8, after 1 ms 10 are moved in 4 s, after 4 ms one (2-vCPU VM).
-pub(super) const BESIDE_US: u64 = 5_000;
-/// How long the polling thread stays awake for a best-effort kthread that does not start, in
-/// microseconds: then an ordinary program has its core.
-pub(super) const SETTLING_US: u64 = 1_000;
-/// Pause before a kthread that did not start is lent a core again, in microseconds; doubled each
-/// time in a row for a latency-critical one.
-pub(super) const NO_START_PAUSE_US: u64 = 10_000;
-/// Maximum number of doublings: 1.28 s.
+/// Maximum number of doublings of [`Bounds::no_start_pause`]: 1.28 s.
 pub(super) const NO_START_DOUBLINGS: u32 = 7;
-
-/// Longest time that reading the words of one kthread takes, in nanoseconds: two cache misses, of
-/// up to 100 ns each.
-pub(super) const KTHREAD_LOOK_NS: u64 = 200;
-/// Mean time between two decisions about a core whose kthread goes idle, runs and goes idle again,
-/// in microseconds: a program can do so in each iteration of the loop.
-pub(super) const IDLE_PACE_US: u64 = 5;
-/// Maximum number of such decisions at once.
+/// Maximum number of decisions about an idle core at once; see [`Bounds::idle_pace`].
 pub(super) const IDLE_BURST: Cycles = 8;
 
-/// Deadlines in cycles.
+bounds! {
+    /// The allocator's bounds on time that are not configured.
+    pub(super) struct Bounds {
+        /// Time after a kthread was seen to have given its core up in which it may still be
+        /// runnable: it sleeps within 2 us or so, seldom after 16
+        /// ([`tailwater_shm::priority::yields`]).
+        parking = 10 us,
+        /// Time after the core was seen ceded at which the IOKernel itself wakes a successor that
+        /// has not started; each further pause is as long as all before it and this. The usual time
+        /// is 1 to 3 us (a context switch, with or without a futex wake, on a 2-vCPU VM); waking a
+        /// kthread that is awake costs 0.2 us. `tailwater_shm::park` infers from the number of
+        /// wakes how long ago the first was.
+        rewake = 20 us,
+        /// How long a kthread may take to start before another runtime with a better claim gets its
+        /// core instead. A hand-off takes 1 to 3 us; with `neighbour_share` above 0 a best-effort
+        /// kthread does not start while an ordinary program runs on the core.
+        overdue_start = 10 us,
+        /// How long after its preempt signal a kthread may take to cede before it is bypassed. The
+        /// signal takes 13 to 18 us to a thread that runs (2-vCPU VM); one that Linux has
+        /// descheduled sees neither signal nor request. The time does not run from the decision: a
+        /// polling thread that looks late sends the signal late, too.
+        bypass = 20 us,
+        /// How long a kthread that was bypassed may take to park before it is moved to unmanaged
+        /// cores: a thread that Linux has descheduled has its turn after a tick (4 ms at 250 Hz).
+        /// nginx and wrk on one lent core have 250 bypasses/s; moved at once, p99 is 16 to 31 ms
+        /// instead of 1.4 to 2.8, after 1 ms 10 are moved in 4 s, after 4 ms one (2-vCPU VM).
+        beside = 5 ms,
+        /// How long the polling thread stays awake for a best-effort kthread that does not start:
+        /// then an ordinary program has its core.
+        settling = 1 ms,
+        /// Pause before a kthread that did not start is lent a core again; doubled each time in a
+        /// row for a latency-critical one.
+        no_start_pause = 10 ms,
+        /// Longest wait that is charged: a longer one is not the program's fault alone.
+        longest_wait = 100 us,
+        /// Time after which no further runtime without a core is looked at. Frames wake such a
+        /// runtime directly, so only doorbells and timers wait for their turn.
+        cold_look = 1 us,
+        /// Longest time that reading the words of one kthread takes: two cache misses, of up to 100
+        /// ns each.
+        kthread_look = 200 ns,
+        /// Mean time between two decisions about a core whose kthread goes idle, runs and goes idle
+        /// again: a program can do so in each iteration of the loop.
+        idle_pace = 5 us,
+        /// Time for which a core that Linux refused to a program is remembered.
+        refusal = 10_000 ms,
+        /// Time between two warnings about cpusets: programs come and go at will.
+        warning = 1_000 ms,
+        /// Time of rest that services owe at most: after 10 ms in real time they rest.
+        rest = 1 ms,
+    }
+}
+
+/// Times that are configured, or the policy's, in cycles.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Timing {
     /// Between two ticks of the policy.
     pub(super) policy: Cycles,
     pub(super) grace: Cycles,
-    /// From the preempt signal until a kthread that did not cede is bypassed.
-    pub(super) bypass: Cycles,
-    /// See [`BESIDE_US`].
-    pub(super) beside: Cycles,
-    pub(super) overdue_start: Cycles,
-    pub(super) settling: Cycles,
     pub(super) start_deadline: Cycles,
-    pub(super) rewake: Cycles,
-    pub(super) parking: Cycles,
-    pub(super) no_start_pause: Cycles,
     /// For which an acknowledgment that no thread waits for is no reason to lend a core.
     pub(super) ack_hold: Cycles,
-    /// After which a look goes on to no further runtime without a core.
-    pub(super) cold_look: Cycles,
-    /// See [`KTHREAD_LOOK_NS`].
-    pub(super) kthread_look: Cycles,
-    /// See [`IDLE_PACE_US`].
-    pub(super) idle_pace: Cycles,
-}
-
-/// The wake of a core's next owner, as agreed with the last request to cede.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Promise {
-    /// The IOKernel wakes it.
-    None,
-    /// `from` is to wake `to`.
-    Asked { from: KthreadId, to: KthreadId },
-    /// `from` has ceded, and wakes it.
-    Given { from: KthreadId },
-}
-
-impl Promise {
-    /// Forgets a promise of a runtime that is gone: another one may have its number.
-    pub(super) fn forget(&mut self, id: RuntimeId) {
-        let (Self::Asked { from, .. } | Self::Given { from }) = *self else { return };
-        if from.runtime == id {
-            *self = Self::None;
-        }
-    }
 }
 
 /// A core's account of real time.
@@ -130,25 +111,46 @@ pub(crate) struct Ranks {
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Phase {
     Free,
+    /// `promised`: the kthread that has ceded the core wakes this one. `late`: the one that this
+    /// one has waited for, because it was signalled or had not started, and since when.
     Starting {
         kthread: KthreadId,
         kind: HandoffKind,
         decided: Cycles,
         woken: Cycles,
-        wakes: u32,
+        promised: bool,
+        late: Option<(KthreadId, Cycles)>,
     },
     Running {
         kthread: KthreadId,
         idle: bool,
     },
-    /// `signalled`: when the preempt signal was sent.
+    /// `signalled`: when the preempt signal was sent. `asked`: it was asked to wake the next owner.
     Ceding {
         from: KthreadId,
         to: Option<KthreadId>,
         kind: HandoffKind,
         decided: Cycles,
         signalled: Option<Cycles>,
+        asked: bool,
     },
+}
+
+impl Phase {
+    /// Returns the kthread that holds the core.
+    pub(super) fn holder(self) -> Option<KthreadId> {
+        match self {
+            Self::Free => None,
+            Self::Starting { kthread, .. } | Self::Running { kthread, .. } => Some(kthread),
+            Self::Ceding { from, .. } => Some(from),
+        }
+    }
+
+    /// Returns the phase of a core that `from` was asked to give up for no other kthread.
+    pub(super) fn leaving(from: KthreadId, now: Cycles) -> Self {
+        let kind = HandoffKind::Polling;
+        Self::Ceding { from, to: None, kind, decided: now, signalled: None, asked: false }
+    }
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -163,16 +165,11 @@ pub(super) struct CoreSlot {
     /// Time up to which the account has an entry.
     pub(super) entered: Cycles,
     pub(super) real_time: RealTime,
-    /// Who wakes its next owner.
-    pub(super) promise: Promise,
-    /// The kthread that the next owner waits for, because it was signalled or has not started, and
-    /// since when.
-    pub(super) late: Option<(KthreadId, Cycles)>,
     /// The kthread that has ceded it to the present owner.
     pub(super) last: Option<KthreadId>,
     /// The turn in progress, while its owner runs.
     pub(super) watch: Watch,
-    /// Decisions about its idle holders; see [`IDLE_PACE_US`].
+    /// Decisions about its idle holders; see [`Bounds::idle_pace`].
     pub(super) idles: Account,
 }
 

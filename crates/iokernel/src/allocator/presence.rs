@@ -6,21 +6,20 @@
 //! it parks wherever Linux has moved it, and its program is lent another core by the policy. Linux
 //! may have moved many owners onto one processor, where they wait for each other: an owner that has
 //! not ceded after the signal is bypassed, which is no offence as long as it does not run. The
-//! control thread finds out which cores are there ([`crate::control::presence`]).
+//! control thread finds out which cores are there ([`tailwater_host::Presence`]).
 //!
 //! A change of a cpuset also loses bindings of threads to cores that remain (Linux before 6.2), so
 //! after each change all kthreads are bound again: owners of cores at once, others when they are
 //! lent one.
 
 use rustix::thread::CpuSet;
+use tailwater_host::cpu_set;
 use tailwater_sched::CoreId;
 use tailwater_sched::ledger::CoreState;
 use tailwater_shm::Cycles;
 
 use super::Allocator;
 use super::phase::Phase;
-use crate::machine::cpu_set;
-use crate::stats::HandoffKind;
 use crate::world::World;
 
 impl Allocator {
@@ -40,11 +39,13 @@ impl Allocator {
             if self.cores[at].absent {
                 self.vacate(world, at, now);
             } else if self.ledger.core(core) == Some(CoreState::Absent) {
-                self.restore(world, core, now);
+                self.restore(world, at);
             } else {
                 self.bind_owner(world, at);
             }
+            self.observation.set_hold(at, self.hold_of(at));
         }
+        self.drain(world, now);
     }
 
     /// Takes the next step to empty a core that is absent, or that its holder is to give up.
@@ -58,9 +59,7 @@ impl Allocator {
                 let Some(runtime) = world.runtimes.get_mut(from.runtime) else { return };
                 runtime.groups.lose(from.index);
                 world.runtimes.ask_to_cede(from);
-                let kind = HandoffKind::Polling;
-                let phase = Phase::Ceding { from, to: None, kind, decided: now, signalled: None };
-                self.begin_phase(world, at, phase, now);
+                self.begin_phase(world, at, Phase::leaving(from, now), now);
             }
             Phase::Starting { .. } | Phase::Ceding { .. } => {}
         }
@@ -76,22 +75,18 @@ impl Allocator {
         }
     }
 
-    /// Enters a core as free again, and lends it.
-    fn restore(&mut self, world: &mut World, core: CoreId, now: Cycles) {
-        if let Err(error) = self.ledger.restore(core) {
-            return self.refused(world, &error, ());
+    /// Enters a core as free again.
+    fn restore(&mut self, world: &World, at: usize) {
+        match self.ledger.restore(self.cores[at].id) {
+            Ok(()) => self.announce(at),
+            Err(error) => self.refused(world, &error, ()),
         }
-        self.core_fell_free(world, core, now);
     }
 
     /// Binds the owner of a core to it again.
     fn bind_owner(&mut self, world: &mut World, at: usize) {
         let core = self.cores[at].id;
-        let owner = match self.cores[at].phase {
-            Phase::Free => return,
-            Phase::Starting { kthread, .. } | Phase::Running { kthread, .. } => kthread,
-            Phase::Ceding { from, .. } => from,
-        };
+        let Some(owner) = self.cores[at].phase.holder() else { return };
         let (runtime, line) = world.runtimes.kthread(owner);
         // Fails if the thread is gone, or if its own cpuset lacks the core.
         if self.threads.bind(runtime.pid, line.tid, &cpu_set([&core])).is_ok() {
@@ -219,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_core_that_goes_before_its_owner_has_started_is_absent_once_another_claims_it() {
+    fn a_core_that_goes_before_its_owner_has_started_is_absent_once_the_start_has_taken_too_long() {
         let mut sandbox = Sandbox::new(1, Vec::new());
         sandbox.add(BATCH, 1, 0, BestEffort);
         sandbox.add(SERVICE, 1, 0, LatencyCritical);
@@ -227,9 +222,11 @@ mod tests {
         sandbox.tick();
         assert!(matches!(sandbox.peer(BATCH).grant(0).0, Grant::Run { .. }));
         set_present(&mut sandbox, &[]);
-        // Its process is stopped: the start is overdue when the service claims the core.
+        // Its process is stopped.
         sandbox.pass(15_000);
         arrival(&mut sandbox);
+        assert_eq!(sandbox.peer(SERVICE).grant(0).0, Grant::Park, "the core is gone");
+        sandbox.pass(21_000_000);
         assert_eq!(sandbox.alloc.ledger.core(CoreId(0)), Some(CoreState::Absent));
         assert_eq!(sandbox.peer(SERVICE).grant(0).0, Grant::Park);
         sandbox.peer(SERVICE).queue(0, 1);

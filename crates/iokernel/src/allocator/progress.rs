@@ -15,11 +15,11 @@ use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, Grant, KthreadState, clock};
 
 use super::Allocator;
-use super::phase::{Phase, REWAKE_DOUBLINGS};
+use super::decide::Event;
+use super::phase::Phase;
 use super::quantum::{Change, Watch, something_waits};
 use super::withdraw::WATCHED;
 use crate::stats::HandoffKind;
-use crate::tenant::Work;
 use crate::world::World;
 
 impl Allocator {
@@ -35,42 +35,50 @@ impl Allocator {
                         self.watch_turn(world, at, kthread, now);
                     }
                 }
-                Phase::Starting { kthread, kind, decided, woken, wakes } => {
+                Phase::Starting { kthread, kind, decided, woken, promised, late } => {
                     if self.has_started(world, kthread) {
+                        self.charge_late(world, at, kthread, (kind, late), now);
                         self.started(world, at, kthread, kind, decided, now);
                     } else if now.saturating_sub(self.cores[at].since) > self.timing.start_deadline {
                         let not_before = self.end_of_pause(world, kthread, now);
                         self.take_back(world, at, kthread, not_before, now);
-                        self.core_fell_free(world, self.cores[at].id, now);
-                    } else if now.saturating_sub(woken) > self.timing.rewake << wakes.min(REWAKE_DOUBLINGS) {
-                        self.end_promise(world, at, false);
+                        self.announce(at);
+                    } else if now.saturating_sub(woken) > self.next_rewake(at, woken) {
+                        world.stats.cores.late_board_wakes.add(u64::from(promised));
                         self.rouse(world, kthread, now);
                         world.stats.cores.rewakes.add(1);
-                        let wakes = wakes + 1;
-                        self.cores[at].phase = Phase::Starting { kthread, kind, decided, woken: now, wakes };
+                        let (woken, promised) = (now, false);
+                        self.cores[at].phase =
+                            Phase::Starting { kthread, kind, decided, woken, promised, late };
                     }
                 }
-                Phase::Ceding { from, to, kind, decided, signalled } => {
+                Phase::Ceding { from, to, kind, decided, signalled, asked } => {
                     if self.state_of(world, from) == Some(KthreadState::Parked) {
                         self.ceded(world, at, from, kind, decided, now);
                     } else if let Some(signalled) = signalled {
-                        if now.saturating_sub(signalled) > self.timing.bypass {
+                        if now.saturating_sub(signalled) > self.bounds.bypass {
                             self.bypass(world, at, from, decided, now);
                         }
                     } else if now.saturating_sub(decided) > self.timing.grace {
                         self.signal(world, from);
-                        self.cores[at].late = Some((from, decided));
                         let (kind, signalled) = (HandoffKind::Signal, Some(now));
                         let core = self.cores[at].id;
                         world.trace.core(clock::now(), core, CoreStep::Signalled, kind, (from, None));
-                        self.cores[at].phase = Phase::Ceding { from, to, kind, decided, signalled };
+                        self.cores[at].phase = Phase::Ceding { from, to, kind, decided, signalled, asked };
                     }
                 }
             }
+            self.drain(world, now);
         }
         if !self.withdrawn.is_empty() {
             self.watch_withdrawn(world, WATCHED, now);
         }
+    }
+
+    /// Returns the pause after the last wake of the owner of the core at `at`, which has not
+    /// started.
+    fn next_rewake(&self, at: usize, woken: Cycles) -> Cycles {
+        self.bounds.rewake + woken.saturating_sub(self.cores[at].since)
     }
 
     /// Returns the state of a kthread in its present tenancy; `None` while its word has another
@@ -96,7 +104,7 @@ impl Allocator {
             Some(KthreadState::Idle) if idle => {}
             Some(KthreadState::Parked) => self.parked(world, at, kthread, now),
             Some(KthreadState::Idle) => {
-                if !self.cores[at].may_decide_idle(self.timing.idle_pace, now) {
+                if !self.cores[at].may_decide_idle(self.bounds.idle_pace, now) {
                     // It counts as running, and is looked at again in the next iteration.
                     return;
                 }
@@ -105,7 +113,7 @@ impl Allocator {
                 // Work that reached its queues since the last look decides whether it may lose the
                 // core.
                 self.look_beside(world, kthread, now);
-                self.core_fell_free(world, self.cores[at].id, now);
+                self.announce(at);
             }
             Some(KthreadState::Running | KthreadState::Taken) | None => {
                 self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);
@@ -146,18 +154,7 @@ impl Allocator {
     ) {
         world.stats.handoff(kind).running.record(self.clock.to_ns(now.saturating_sub(decided)));
         world.trace.core(clock::now(), self.cores[at].id, CoreStep::Running, kind, (kthread, None));
-        self.end_promise(world, at, true);
         world.runtimes.kthread_mut(kthread).no_starts = 0;
-        if let Some((late, since)) = self.cores[at].late.take() {
-            let got_at = self.cores[at].since;
-            let end = match kind {
-                // From then on the other is charged for what it runs beside this one.
-                HandoffKind::Bypass => got_at,
-                // A claimant that is slow itself waits no longer for the other once that has ceded.
-                _ => got_at.saturating_add(self.timing.rewake),
-            };
-            self.charge_wait(world, late, kthread.runtime, now.min(end).saturating_sub(since), now);
-        }
         self.set_activity(kthread, Activity::Running);
         self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);
         let words = world.runtimes.kthread(kthread).0.shared(kthread.index);
@@ -167,6 +164,26 @@ impl Allocator {
         if self.cores[at].absent {
             self.vacate(world, at, now);
         }
+    }
+
+    /// Charges what a kthread that has started on the core at `at` has waited for another one.
+    fn charge_late(
+        &mut self,
+        world: &mut World,
+        at: usize,
+        kthread: KthreadId,
+        (kind, late): (HandoffKind, Option<(KthreadId, Cycles)>),
+        now: Cycles,
+    ) {
+        let Some((late, since)) = late else { return };
+        let got_at = self.cores[at].since;
+        let end = match kind {
+            // From then on the other is charged for what it runs beside this one.
+            HandoffKind::Bypass => got_at,
+            // A claimant that is slow itself waits no longer for the other once that has ceded.
+            _ => got_at.saturating_add(self.bounds.rewake),
+        };
+        self.charge_wait(world, late, kthread.runtime, now.min(end).saturating_sub(since), now);
     }
 
     /// Handles a kthread that gave its core up without being asked.
@@ -184,12 +201,11 @@ impl Allocator {
         let began = (self.stopwatch)();
         self.look_beside(world, kthread, now);
         self.note_timer(world, kthread.runtime, now);
-        let in_vain = self.was_lent_in_vain(world, kthread, now);
-        self.core_fell_free(world, core, now);
-        if in_vain {
+        let payer = self.was_lent_in_vain(world, kthread, now).then_some((kthread.runtime, began));
+        if payer.is_some() {
             self.charge_vain(world, kthread.runtime, held, now);
-            world.charge(kthread.runtime, Work::Refused, (self.stopwatch)().saturating_sub(began), now);
         }
+        self.events.push_back(Event::Available { at, payer });
     }
 
     /// Handles a kthread that ceded as it was asked.
@@ -202,8 +218,7 @@ impl Allocator {
         decided: Cycles,
         now: Cycles,
     ) {
-        let core = self.cores[at].id;
-        world.trace.core(clock::now(), core, CoreStep::Ceded, kind, (from, None));
+        world.trace.core(clock::now(), self.cores[at].id, CoreStep::Ceded, kind, (from, None));
         world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         self.enter_cede(world, at, from, kind, decided, now);
         self.account_core_time(world, at, from, now);
@@ -214,7 +229,7 @@ impl Allocator {
         self.look_beside(world, from, now);
         self.note_timer(world, from.runtime, now);
         if matches!(became, Ok(Parked::Freed(_))) {
-            self.core_fell_free(world, core, now);
+            self.announce(at);
         }
     }
 
@@ -231,13 +246,14 @@ impl Allocator {
     ) {
         self.cores[at].since = now;
         let phase = match became {
-            Ok(Parked::Freed(_)) => {
-                self.cores[at].late = None;
-                Phase::Free
-            }
+            Ok(Parked::Freed(_)) => Phase::Free,
             Ok(Parked::HandedOn { to, .. }) => {
-                self.wake_next_owner(world, at, to, now);
-                Phase::Starting { kthread: to, kind, decided, woken: now, wakes: 0 }
+                let late = match self.cores[at].phase {
+                    Phase::Ceding { from, decided, signalled: Some(_), .. } => Some((from, decided)),
+                    _ => None,
+                };
+                let promised = self.wake_next_owner(world, at, to, now);
+                Phase::Starting { kthread: to, kind, decided, woken: now, promised, late }
             }
             Err(error) => return self.refused(world, &error, ()),
         };

@@ -11,17 +11,19 @@
 //! policy takes those first that are not reserved.
 //!
 //! Linux keeps the threads of a program that is in one of these control groups off them, too: such
-//! a program is *confined* ([`Runtime::confined`](crate::runtime::Runtime::confined)). No core is
-//! reserved for it, and it is lent no reserved one, nor for [`REOPENED`] after the reservation:
-//! until then its control group may not have the core back. Other programs lose nothing by it.
+//! a program is [confined](RuntimeLook::is_confined). No core is reserved for it. A reserved core
+//! is [closed](tailwater_sched::alloc::Observation::set_closed) to it, and for [`REOPENED`] after
+//! the reservation: until then its control group may not have the core back. Other programs lose
+//! nothing by it.
 
 use rustix::thread::CpuSet;
+use tailwater_host::cpu_set;
+use tailwater_sched::alloc::RuntimeLook;
 use tailwater_sched::ledger::{CoreState, Ledger};
-use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
+use tailwater_sched::{KthreadId, Nanos, RuntimeId};
 use tailwater_shm::Cycles;
 
 use super::Allocator;
-use crate::machine::cpu_set;
 use crate::world::World;
 
 /// Time for which a program has another core in place of a reserved one, before that one is
@@ -68,15 +70,14 @@ impl Reserved {
     }
 
     /// Looks at who has which core; `granted` returns how many cores are reserved for a runtime at
-    /// most, `hosts` whether a kthread has an exclusive thread. Returns whether confined programs
-    /// may be lent one that they could not.
+    /// most, `hosts` whether a kthread has an exclusive thread.
     fn look(
         &mut self,
         ledger: &Ledger,
         now: Nanos,
         granted: impl Fn(RuntimeId) -> u16,
         hosts: impl Fn(KthreadId) -> bool,
-    ) -> bool {
+    ) {
         self.next_look = now + LOOK;
         for (slot, &state) in self.cores.iter_mut().zip(ledger.cores()) {
             let Some(reservation) = slot else { continue };
@@ -93,24 +94,13 @@ impl Reserved {
                 self.adjust(ledger, runtime, granted, now, &hosts);
             }
         }
-        self.reopen(now)
-    }
-
-    fn reopen(&mut self, now: Nanos) -> bool {
-        let mut any = false;
         for (closed, reservation) in self.closed.iter_mut().zip(&self.cores) {
             if reservation.is_some() {
                 *closed = Some(now);
             } else if closed.is_some_and(|then| now.since(then) >= REOPENED) {
-                (*closed, any) = (None, true);
+                *closed = None;
             }
         }
-        any
-    }
-
-    /// Returns whether the core at this position is lent to no confined program.
-    fn is_closed(&self, at: usize) -> bool {
-        self.cores[at].is_some() || self.closed[at].is_some()
     }
 
     /// Reserves as many cores for a runtime as it is granted, as far as it has had them.
@@ -167,44 +157,28 @@ impl Allocator {
     pub(crate) fn take_reserved(&mut self, world: &mut World, now: Cycles, at_once: bool) -> Option<CpuSet> {
         let now = self.nanos(now);
         let reserved = self.reserved.as_mut().filter(|reserved| at_once || now >= reserved.next_look)?;
-        let is_confined = |id| world.runtimes.get(id).is_some_and(|runtime| runtime.confined);
+        let is_confined = |id| self.observation.runtime(id).is_some_and(RuntimeLook::is_confined);
         let granted = |id| if is_confined(id) { 0 } else { self.policy.granted(id) };
         let hosts = |id| self.observation.kthread(id).is_some_and(|kthread| kthread.hosted);
-        let reopened = reserved.look(&self.ledger, now, granted, hosts);
-        let changed = core::mem::take(&mut reserved.changed).then(|| {
+        reserved.look(&self.ledger, now, granted, hosts);
+        self.observation.set_closed(reserved.closed.iter().map(Option::is_some));
+        core::mem::take(&mut reserved.changed).then(|| {
             let owners = reserved.cores.iter().map(|slot| slot.map(|slot| slot.runtime));
             self.observation.set_reserved(owners);
+            // Linux takes a reserved core from the threads that are bound to it.
+            for runtime in world.runtimes.iter_mut().filter(|runtime| runtime.confined) {
+                runtime.kthreads.iter_mut().for_each(|kthread| kthread.bound = None);
+            }
             let all = self.ledger.topology().cores().iter().zip(&reserved.cores);
             cpu_set(all.filter(|(_, slot)| slot.is_some()).map(|(core, _)| &core.id))
-        });
-        if reopened {
-            self.reopen_cores(world);
-        }
-        changed
-    }
-
-    /// Lets confined programs be lent all cores again that are not closed to them.
-    fn reopen_cores(&mut self, world: &mut World) {
-        let runtimes: Vec<RuntimeId> = self.ledger.runtimes().to_vec();
-        for id in runtimes {
-            if world.runtimes.get(id).is_some_and(|runtime| runtime.confined) {
-                self.try_cores_again(world, id);
-            }
-        }
-    }
-
-    /// Returns whether the core is lent to no confined program at present.
-    pub(super) fn is_closed(&self, core: CoreId) -> bool {
-        let (Some(reserved), Some(at)) = (&self.reserved, self.ledger.topology().position(core)) else {
-            return false;
-        };
-        reserved.is_closed(at)
+        })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tailwater_sched::CoreId;
     use tailwater_sched::ledger::{Class, RuntimeSpec};
     use tailwater_sched::topology::Topology;
 

@@ -41,8 +41,6 @@ use super::phase::{Beside, Phase, Ranks, RealTime, Step, Withdrawn};
 use crate::runtime::Runtime;
 use crate::world::World;
 
-/// Time of rest that services owe at most, in microseconds: after 10 ms in real time they rest.
-const REST_US: u64 = 1_000;
 /// Real time that a core pays for with one unit of rest, or of time without a service: services
 /// have real-time rank for at most 10/11 of the time.
 const PER_REST: Cycles = 10;
@@ -137,13 +135,9 @@ impl Allocator {
         if !self.gives_real_time() {
             return;
         }
-        let most = self.clock.from_ns(REST_US * 1_000);
+        let most = self.bounds.rest;
         for at in 0..self.cores.len() {
-            let holder = match self.cores[at].phase {
-                Phase::Starting { kthread, .. } | Phase::Running { kthread, .. } => Some(kthread),
-                Phase::Ceding { from, .. } => Some(from),
-                Phase::Free => None,
-            };
+            let holder = self.cores[at].phase.holder();
             let service = holder.filter(|holder| self.class_of(holder.runtime) == Class::LatencyCritical);
             let RealTime { mut owed, resting } = self.cores[at].real_time;
             // One that has left the core gets its rank when it is lent another, or has ended.
@@ -193,7 +187,7 @@ impl Allocator {
         for slot in &self.cores {
             least += usize::from(!matches!(slot.phase, Phase::Free));
             most += match slot.phase {
-                Phase::Free => usize::from(now.saturating_sub(slot.since) < self.timing.parking),
+                Phase::Free => usize::from(now.saturating_sub(slot.since) < self.bounds.parking),
                 Phase::Running { .. } => 1 + usize::from(slot.last.is_some_and(|id| is_awake(world, id))),
                 _ => 2,
             };

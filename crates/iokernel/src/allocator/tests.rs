@@ -16,7 +16,6 @@ use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::{Generation, Grant, KthreadState, NextOwner};
 
-use super::phase::{BESIDE_US, REWAKE_US};
 use super::{PollUrgency, Ranks};
 use crate::config::Config;
 use crate::fixture::{Deed, SLOT, Sandbox, UNMANAGED};
@@ -52,7 +51,7 @@ fn cedes_late(sandbox: &mut Sandbox) {
 pub(super) fn never_cedes(sandbox: &mut Sandbox) {
     let before = sandbox.world.stats.cores.evictions.get();
     cedes_late(sandbox);
-    sandbox.pass(BESIDE_US * 1_000);
+    sandbox.pass(sandbox.alloc.bounds.beside);
     assert_eq!(sandbox.world.stats.cores.evictions.get(), before + 1);
 }
 
@@ -253,7 +252,7 @@ fn a_descheduled_owner_is_bypassed_and_runs_again_once_it_has_ceded() {
     let batch = sandbox.world.runtimes.get(RuntimeId(BATCH)).unwrap();
     assert!(!sandbox.world.owes_cores(RuntimeId(BATCH), sandbox.now));
     // From the decision to the bypass, and from there until it is moved.
-    assert_eq!(batch.stats.counters.late_ns.get(), 28_000 + BESIDE_US * 1_000);
+    assert_eq!(batch.stats.counters.late_ns.get(), 28_000 + sandbox.alloc.bounds.beside);
 }
 
 #[test]
@@ -321,7 +320,7 @@ fn a_kthread_that_parks_just_before_it_would_be_moved_soon_owes_too_much_and_is_
     const LOOK_US: u64 = 100;
     let mut sandbox = busy_batch();
     let evictions = |sandbox: &Sandbox| sandbox.world.stats.cores.evictions.get();
-    let looks = BESIDE_US / LOOK_US - 1;
+    let looks = sandbox.alloc.bounds.beside / (LOOK_US * 1_000) - 1;
     let mut beside = Vec::new();
     for _ in 0..4 {
         let before = evictions(&sandbox);
@@ -376,7 +375,7 @@ fn a_claimant_that_is_slow_to_start_is_not_charged_to_the_kthread_that_has_ceded
     assert!(sandbox.peer(SERVICE).obey(0), "it starts at last");
     sandbox.pass(1_000);
     let batch = sandbox.world.runtimes.get(RuntimeId(BATCH)).unwrap();
-    assert_eq!(batch.stats.counters.late_ns.get(), 7_000 + REWAKE_US * 1_000);
+    assert_eq!(batch.stats.counters.late_ns.get(), 7_000 + sandbox.alloc.bounds.rewake);
 }
 
 #[test]
@@ -390,8 +389,11 @@ fn a_kthread_whose_tenant_owes_too_much_is_moved_off_at_once() {
         cedes_late(&mut sandbox);
         let moved = sandbox.deeds().contains(&Deed::Bound { tid: 1, core: UNMANAGED });
         assert_eq!(moved, owed, "what it owes from the first time: {} ns", late_ns(&sandbox));
-        sandbox.pass(BESIDE_US * 1_000);
-        assert!(late_ns(&sandbox) > BESIDE_US * 1_000, "the time beside the service is charged, too");
+        sandbox.pass(sandbox.alloc.bounds.beside);
+        assert!(
+            late_ns(&sandbox) > sandbox.alloc.bounds.beside,
+            "the time beside the service is charged, too"
+        );
         assert!(sandbox.peer(BATCH).obey(0));
         sandbox.peer(BATCH).queue(0, 1);
         sandbox.peer(SERVICE).park(0);
@@ -436,6 +438,8 @@ fn the_successor_is_woken_once_the_core_is_ceded_and_again_while_it_does_not_sta
     sandbox.pass(10_000);
     assert_ne!(sandbox.peers[&SERVICE].ticket(0), ticket);
     assert_eq!(sandbox.world.stats.cores.rewakes.get(), 1);
+    (0..975).for_each(|_| sandbox.pass(1_000));
+    assert_eq!(sandbox.world.stats.cores.rewakes.get(), 5, "the pauses double");
 }
 
 #[test]
@@ -655,7 +659,7 @@ fn a_service_stopped_on_its_core_does_not_keep_the_polling_thread_awake_after_it
     sandbox.peer(SERVICE).park(0);
     sandbox.tick();
     assert_eq!(sandbox.attention(), PollUrgency::Constant, "it is about to be moved off");
-    sandbox.pass(BESIDE_US * 1_000);
+    sandbox.pass(sandbox.alloc.bounds.beside);
     assert_eq!(sandbox.attention(), PollUrgency::Occasional);
     // At last it parks.
     sandbox.peer(BATCH).park(0);
@@ -679,7 +683,7 @@ fn a_kthread_that_starts_late_and_does_not_cede_is_signalled_and_moved_off() {
     sandbox.pass(1_000);
     sandbox.pass(6_000);
     assert_eq!(sandbox.deeds(), [Deed::Preempted { tid: 1 }]);
-    sandbox.pass(BESIDE_US * 1_000);
+    sandbox.pass(sandbox.alloc.bounds.beside);
     assert_eq!(sandbox.deeds(), [Deed::Bound { tid: 1, core: UNMANAGED }]);
     assert_eq!(sandbox.world.stats.cores.evictions.get(), 1);
     // At last it parks, and is lent a core again.
@@ -715,7 +719,6 @@ fn a_victim_that_has_not_started_is_not_told_to_cede() {
     sandbox.peer(2).queue(0, 1);
     sandbox.tick();
     assert!(matches!(sandbox.peer(SERVICE).grant(0).0, Grant::Run { .. }));
-    assert!(sandbox.world.stats.cores.not_started.get() > 0);
     // Overdue, it loses the core without being asked.
     sandbox.pass(5_000);
     sandbox.tick();

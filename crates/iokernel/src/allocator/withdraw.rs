@@ -7,7 +7,7 @@
 //! One that runs on meanwhile has been signalled, and stays on the core beside the next owner: it
 //! is in a long system call, or Linux has descheduled it, and it parks as soon as Linux runs it. On
 //! a machine of two cores the only other one is the polling thread's, where it would wait for
-//! milliseconds. It is moved to unmanaged cores after [`BESIDE_US`](super::phase::BESIDE_US), and
+//! milliseconds. It is moved to unmanaged cores after [5 ms](super::phase::Bounds::beside), and
 //! at once if its tenant owes too much for cores. There it competes like the thread of any program.
 //!
 //! The time in which a best-effort one runs on beside a service is charged as a wait, also if it
@@ -43,7 +43,7 @@ use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, KthreadState, clock};
 
 use super::Allocator;
-use super::phase::{NO_START_DOUBLINGS, Phase, Promise, Step, Withdrawn};
+use super::phase::{NO_START_DOUBLINGS, Phase, Step, Withdrawn};
 use crate::stats::HandoffKind;
 use crate::status_cache::WHOLE;
 use crate::tenant::Work;
@@ -51,8 +51,6 @@ use crate::world::World;
 
 /// Number of withdrawn kthreads that are looked at in an iteration.
 pub(super) const WATCHED: usize = 4;
-/// Longest wait that is charged, in microseconds: a longer one is not the program's fault alone.
-const LONGEST_WAIT_US: u64 = 100;
 
 impl Allocator {
     /// Takes the core from its owner, which did not cede in time and has been signalled. Wakes the
@@ -67,9 +65,9 @@ impl Allocator {
         decided: Cycles,
         now: Cycles,
     ) {
-        let (core, kind) = (self.cores[at].id, HandoffKind::Bypass);
+        let kind = HandoffKind::Bypass;
         world.runtimes.ask_to_cede(from);
-        world.trace.core(clock::now(), core, CoreStep::Ceded, kind, (from, None));
+        world.trace.core(clock::now(), self.cores[at].id, CoreStep::Ceded, kind, (from, None));
         self.account_core_time(world, at, from, now);
         self.set_activity(from, Activity::Parked);
         world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
@@ -88,7 +86,7 @@ impl Allocator {
         self.charge_bypassed(world, at, from.runtime, now.saturating_sub(decided), now);
         self.look_beside(world, from, now);
         if matches!(became, Ok(Parked::Freed(_))) {
-            self.core_fell_free(world, core, now);
+            self.announce(at);
         }
     }
 
@@ -116,7 +114,7 @@ impl Allocator {
             Class::BestEffort => 0,
         };
         kthread.no_starts += 1;
-        now.saturating_add(self.timing.no_start_pause << doublings)
+        now.saturating_add(self.bounds.no_start_pause << doublings)
     }
 
     /// Takes the core back from a kthread that has not started on it, and lends the kthread nothing
@@ -136,9 +134,10 @@ impl Allocator {
         fence(Ordering::SeqCst);
         world.stats.cores.no_starts.add(1);
         // Before a kthread would be woken again it is not late.
-        match now.saturating_sub(self.cores[at].since) > self.timing.rewake {
-            true => self.end_promise(world, at, false),
-            false => self.cores[at].promise = Promise::None,
+        if let Phase::Starting { promised: true, .. } = self.cores[at].phase
+            && now.saturating_sub(self.cores[at].since) > self.bounds.rewake
+        {
+            world.stats.cores.late_board_wakes.add(1);
         }
         let core = self.cores[at].id;
         world.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Evict, (kthread, None));
@@ -186,7 +185,7 @@ impl Allocator {
                 self.signal(world, kthread);
                 withdrawn.step = Step::Signalled;
             }
-            Step::Signalled if ran > self.timing.beside || world.owes_cores(kthread.runtime, now) => {
+            Step::Signalled if ran > self.bounds.beside || world.owes_cores(kthread.runtime, now) => {
                 withdrawn.step = Step::Moved;
                 self.move_off(world, kthread, now);
             }
@@ -205,7 +204,7 @@ impl Allocator {
         if let Some(CoreState::Owned { kthread: owner, .. } | CoreState::Moving { from: owner, .. }) = core
             && self.may_not_wait(owner.runtime, kthread.runtime)
         {
-            let ran = now.saturating_sub(ran_at).min(self.timing.beside);
+            let ran = now.saturating_sub(ran_at).min(self.bounds.beside);
             self.charge_core(world, kthread.runtime, ran, now);
         }
     }
@@ -239,7 +238,7 @@ impl Allocator {
         now: Cycles,
     ) {
         if self.may_not_wait(claimant, kthread.runtime) {
-            let waited = waited.min(self.clock.from_ns(LONGEST_WAIT_US * 1_000));
+            let waited = waited.min(self.bounds.longest_wait);
             self.charge_core(world, kthread.runtime, waited, now);
         }
     }
@@ -258,7 +257,6 @@ impl Allocator {
         if self.class_of(late) == Class::BestEffort {
             return;
         }
-        self.cores[at].late = None;
         let next = match self.cores[at].phase {
             Phase::Starting { kthread, .. } => Some(kthread.runtime),
             _ => None,
@@ -277,7 +275,7 @@ impl Allocator {
                 && (next == Some(id) || could_run(id))
         };
         if self.ledger.runtimes().iter().any(waits) {
-            let waited = waited.min(self.timing.grace + self.timing.bypass);
+            let waited = waited.min(self.timing.grace + self.bounds.bypass);
             self.charge_core(world, late, waited, now);
         }
     }
@@ -286,20 +284,6 @@ impl Allocator {
     fn charge_core(&mut self, world: &mut World, id: RuntimeId, time: Cycles, now: Cycles) {
         world.charge_cores(id, time, self.cores.len(), now);
         self.observation.set_demoted(id, world.owes_cores(id, now));
-    }
-
-    /// Returns for how long `claimant` leaves a core to a kthread that has not started on it: no
-    /// time at all if it is a service, and the tenant of this best-effort program owes too much.
-    pub(super) fn time_to_start(
-        &self,
-        world: &World,
-        kthread: KthreadId,
-        claimant: RuntimeId,
-        now: Cycles,
-    ) -> Cycles {
-        let is_late =
-            self.class_of(claimant) == Class::LatencyCritical && world.owes_cores(kthread.runtime, now);
-        if is_late { 0 } else { self.timing.overdue_start }
     }
 
     /// Returns whether `other` pays for what `claimant` waits because of it: a service waits for a
@@ -313,7 +297,7 @@ impl Allocator {
         if let Some(runtime) = world.runtimes.get(id) {
             runtime.stats.counters.vain_cores.add(1);
         }
-        self.charge_core(world, id, held.min(self.clock.from_ns(LONGEST_WAIT_US * 1_000)), now);
+        self.charge_core(world, id, held.min(self.bounds.longest_wait), now);
     }
 
     /// Returns true if the runtime gave up its only core although its words ask for one, and has

@@ -5,14 +5,13 @@
 
 use crate::authority::MAX_CONNECTIONS;
 
-/// Maximum number of connections that are not registered runtimes, captures or traces.
-const MAX_STRANGERS: usize = 256;
-/// Maximum number of these of one user that is neither root nor the IOKernel's own, unless a grant
-/// says otherwise.
+/// Maximum number of such connections of one user that is neither root nor the IOKernel's own,
+/// unless a grant says otherwise.
 pub(super) const PER_USER: usize = 32;
-/// Number of these that only root and the IOKernel's own user get.
+/// Number of such connections that only root and the IOKernel's own user get.
 const RESERVED: usize = 64;
-const _: () = assert!(MAX_STRANGERS - RESERVED == MAX_CONNECTIONS as usize);
+/// Maximum number of connections that are not registered runtimes, captures or traces.
+const MAX_STRANGERS: usize = MAX_CONNECTIONS as usize + RESERVED;
 
 /// A client that connects.
 #[derive(Debug, Clone, Copy)]

@@ -26,7 +26,6 @@ mod instances;
 mod limits;
 pub(crate) mod owed;
 pub(crate) mod predecessor;
-pub(crate) mod presence;
 pub(crate) mod process;
 mod rank;
 pub(crate) mod reload;
@@ -48,7 +47,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
-use tailwater_host::{ClockSetter, Keeper};
+use tailwater_host::{ClockSetter, Keeper, Presence};
 use tailwater_sched::RuntimeId;
 use tailwater_sched::alloc::Clock as Rate;
 use tailwater_shm::Clock;
@@ -69,7 +68,6 @@ use boards::Boards;
 use client::{ClientSocket, Closer};
 use directory::{Directory, Refusal};
 use gate::{Gate, Round, Ruling};
-use presence::Presence;
 use session::{Caller, Session, State};
 use takeover::REUNION;
 use watch::{Heartbeat, Watch};
@@ -361,7 +359,10 @@ impl Control {
     /// Watches the thread `polling` meanwhile.
     pub(crate) fn run(mut self, polling: Pid, heartbeat: Option<Heartbeat>) {
         let mut watch = Watch::new(polling, heartbeat, Instant::now());
-        let mut presence = Presence::new(&self.parts.surroundings);
+        let mut presence = {
+            let Surroundings { iokernel_core, managed_cores, all_cores, .. } = &self.parts.surroundings;
+            Presence::new(*iokernel_core, managed_cores.clone(), *all_cores)
+        };
         self.reunion_ends = Some(Instant::now() + REUNION);
         self.parts.directory.take_back(true);
         self.list = owed::List::beside(&self.parts.config.socket);

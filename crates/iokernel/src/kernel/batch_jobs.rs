@@ -24,30 +24,30 @@ use std::time::Duration;
 use rustix::process::setpriority_process;
 use rustix::thread::{gettid, sched_setaffinity};
 use tailwater_batch::runnable::{Runnable, count};
+use tailwater_host::cpu_set;
 use tailwater_shm::priority::{Rank, set_rank};
 use tailwater_shm::{Clock, Cycles};
 
-use crate::machine::{Cores, cpu_set, processor_time};
+use crate::bounds::bounds;
+use crate::machine::{Cores, processor_time};
 
-/// Shortest time between two looks, in microseconds.
-pub(super) const LOOK_US: u64 = 200_000;
-/// Longest time between two looks while nothing seems to change, in microseconds. A look spends its
-/// time in the kernel, on a core where a kthread's wake may have to wait for that, so looks are to
-/// be rare among requests.
-pub(super) const SELDOM_US: u64 = 1_000_000;
-/// After this many microseconds a look says nothing any more: the time of two rare looks. On a
-/// machine of so many threads that looks are rarer (some 5,000), jobs are never noticed: a user who
-/// starts many threads must not make an old look last.
-pub(super) const EXPIRES_US: u64 = 2 * SELDOM_US;
 /// Time between two looks, as a multiple of a look's processor time.
 const PART: Cycles = 50;
 
-/// [`LOOK_US`], [`SELDOM_US`] and [`EXPIRES_US`] in cycles.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Durations {
-    pub(super) look: Cycles,
-    pub(super) seldom: Cycles,
-    pub(super) expires: Cycles,
+bounds! {
+    /// Times of the looks.
+    pub(super) struct Durations {
+        /// Shortest time between two looks.
+        look = 200 ms,
+        /// Longest time between two looks while nothing seems to change. A look spends its time in
+        /// the kernel, on a core where a kthread's wake may have to wait for that, so looks are to
+        /// be rare among requests.
+        seldom = 1_000 ms,
+        /// After this time a look says nothing any more: the time of two rare looks. On a machine
+        /// of so many threads that looks are rarer (some 5,000), jobs are never noticed: a user who
+        /// starts many threads must not make an old look last.
+        expires = 2_000 ms,
+    }
 }
 
 /// What the looks say of the threads beside Tailwater's.

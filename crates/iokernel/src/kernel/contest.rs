@@ -4,32 +4,23 @@
 //! polling thread, have one rank while they have the cores for themselves, and another beside
 //! programs that want them (`tailwater_shm::priority`). Linux says how many threads are runnable
 //! (`/proc/loadavg`). When there are more than Tailwater's own and than other cores can take, for
-//! [`CONFIRM_US`], there is a contest. It ends when no look has found any for [`HOLD_US`], or few
-//! looks do. A compiler that starts one process after the other is one contest, and a daemon that
-//! wakes for a moment is none. A thread of Linux itself that needs the polling thread's core for
-//! microseconds stays runnable for some timer ticks, and in a contest until the next slice.
+//! [20 ms](Durations::confirm), there is a contest. It ends when no look has found any for [a
+//! second](Durations::hold), or few looks do. A compiler that starts one process after the other is
+//! one contest, and a daemon that wakes for a moment is none. A thread of Linux itself that needs
+//! the polling thread's core for microseconds stays runnable for some timer ticks, and in a contest
+//! until the next slice.
 //!
 //! Threads that may not run on Tailwater's cores count as well, once they are more than the other
 //! cores: Linux does not say where a runnable thread may run.
 //!
 //! Threads that may only run on Tailwater's cores, in a container perhaps, compete although another
 //! core is free. Linux does not say for which core a thread waits, but it says for how long the
-//! polling thread has waited behind one: [`WAITED_US`] are a contest, too.
+//! polling thread has waited behind one: [a millisecond](Durations::waited) is a contest, too.
 
 use tailwater_shm::Cycles;
 
-/// Interval of the looks while there is no contest and the polling thread polls, in microseconds. A
-/// look takes 1.5 us.
-pub(super) const LOOK_US: u64 = 500;
-/// For how long more threads have to be runnable, at every look, before that is a contest, in
-/// microseconds: longer than a thread that needs a core for a moment waits behind one at nice -20,
-/// two timer ticks of 4 ms.
-pub(super) const CONFIRM_US: u64 = 20_000;
-/// For how long a contest lasts after the last look that has found one, in microseconds.
-pub(super) const HOLD_US: u64 = 1_000_000;
-/// Time that the polling thread has waited for its core since the last look which is a contest, in
-/// microseconds. A kernel thread takes a core for less.
-pub(super) const WAITED_US: u64 = 1_000;
+use crate::bounds::bounds;
+
 /// Looks in a row that may leave it open whether more threads are runnable, without a new
 /// beginning. One that does is a look at a core that changes hands: both kthreads may be runnable.
 const UNDECIDED: u32 = 16;
@@ -46,13 +37,22 @@ const WHOLE: u32 = 1 << 16;
 /// by a sixth of them on an idle machine of two cores.
 const LEAST: u32 = WHOLE / 4;
 
-/// [`LOOK_US`], [`CONFIRM_US`], [`HOLD_US`] and [`WAITED_US`] in cycles.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Durations {
-    pub(super) look: Cycles,
-    pub(super) confirm: Cycles,
-    pub(super) hold: Cycles,
-    pub(super) waited: Cycles,
+bounds! {
+    /// Times of the looks and of a contest.
+    pub(super) struct Durations {
+        /// Interval of the looks while there is no contest and the polling thread polls. A look
+        /// takes 1.5 us.
+        look = 500 us,
+        /// For how long more threads have to be runnable, at every look, before that is a contest:
+        /// longer than a thread that needs a core for a moment waits behind one at nice -20, two
+        /// timer ticks of 4 ms.
+        confirm = 20 ms,
+        /// For how long a contest lasts after the last look that has found one.
+        hold = 1_000 ms,
+        /// Time that the polling thread has waited for its core since the last look which is a
+        /// contest. A kernel thread takes a core for less.
+        waited = 1 ms,
+    }
 }
 
 /// The result of a look.

@@ -9,11 +9,12 @@ use rustix::thread::sched_setaffinity;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, JoinHandle};
+use tailwater_host::cpu_set;
 
 use super::start_error::StartError;
 use crate::control::watch::Heartbeat;
 use crate::control::{Bell, Control, Notice};
-use crate::machine::{Cores, cpu_set};
+use crate::machine::Cores;
 
 /// What the thread works with.
 pub(super) struct Work {

@@ -9,10 +9,10 @@
 //! if none is, the call returns after 0.3 us.
 //!
 //! A thread that computes keeps the core until a tick of Linux's clock (1 to 10 ms). Nothing here
-//! can end that earlier, so absences of more than [`LONG_US`] have an [`Account`]: they take one
-//! part in [`PARTS`] of the time, and [`ALLOWANCE_US`] at once, and this thread polls on meanwhile.
-//! With more than one program registered, cores may have to change hands meanwhile, and it stays
-//! for the length of every absence.
+//! can end that earlier, so absences of more than [a millisecond](Durations::long) have an
+//! [`Account`]: they take one part in [`PARTS`] of the time, and [20 ms](Durations::allowance) at
+//! once, and this thread polls on meanwhile. With more than one program registered, cores may have
+//! to change hands meanwhile, and it stays for the length of every absence.
 //!
 //! An absence is as long if the host of a virtual machine takes the core away for a while, which
 //! happens several times a second on some hosts, and nothing distinguishes the two. Pauses of 3 %
@@ -22,15 +22,8 @@
 use tailwater_shm::Cycles;
 use tailwater_shm::account::Account;
 
-/// Time without a frame of a local peer after which none is waited for, in microseconds.
-pub(super) const RECENT_US: u64 = 10_000;
-/// Absence that a thread causes that computes, in microseconds: clients of 64 connections take
-/// 0.3 ms to read all answers and to send as many requests.
-pub(super) const LONG_US: u64 = 1_000;
-/// Longest tick of Linux's clock, in microseconds; a longer absence counts as one tick.
-pub(super) const TICK_US: u64 = 10_000;
-/// Total length of long absences without a pause after them, in microseconds.
-pub(super) const ALLOWANCE_US: u64 = 20_000;
+use crate::bounds::bounds;
+
 /// Part of the time that long absences may take: a stall of 4 ms comes about once a second.
 const PARTS: u64 = 32;
 
@@ -45,13 +38,19 @@ pub(super) struct LocalPeerYield {
     long: Account,
 }
 
-/// [`RECENT_US`], [`LONG_US`], [`TICK_US`] and [`ALLOWANCE_US`] in cycles.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Durations {
-    pub(super) recent: Cycles,
-    pub(super) long: Cycles,
-    pub(super) tick: Cycles,
-    pub(super) allowance: Cycles,
+bounds! {
+    /// Times of local peers and of absences.
+    pub(super) struct Durations {
+        /// Time without a frame of a local peer after which none is waited for.
+        recent = 10 ms,
+        /// Absence that a thread causes that computes: clients of 64 connections take 0.3 ms to
+        /// read all answers and to send as many requests.
+        long = 1 ms,
+        /// Longest tick of Linux's clock; a longer absence counts as one tick.
+        tick = 10 ms,
+        /// Total length of long absences without a pause after them.
+        allowance = 20 ms,
+    }
 }
 
 impl LocalPeerYield {

@@ -3,7 +3,7 @@
 //! Owns [`IoKernel`] and the order of an iteration: hand-offs, egress rings, ports, the 5 us look,
 //! the control thread's mail, ends of registrations, and, when nothing has happened for a while,
 //! sleep. While frames flow it makes only the system calls that a hand-off needs, one look for dead
-//! runtimes every [`DEATH_CHECK_US`] and, on a shared machine, those of [`share`].
+//! runtimes every [250 us](Bounds::death_check) and, on a shared machine, those of [`share`].
 
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
@@ -23,6 +23,7 @@ use tailwater_shm::{Clock, Cycles, clock};
 
 use crate::allocator::{self, Allocator, PollUrgency, Ranks};
 use crate::authority::Authority;
+use crate::bounds::bounds;
 use crate::config::{Config, Priority};
 use crate::control::directory::Directory;
 use crate::control::predecessor::Predecessor;
@@ -61,17 +62,32 @@ mod share;
 mod sleep;
 mod start_error;
 
-/// Interval at which the polling thread checks for runtimes that died, in microseconds; a check is
-/// one system call of 0.3 us. A dead runtime's cores are back in the ledger within 1 ms of its end.
-const DEATH_CHECK_US: u64 = 250;
 /// Maximum number of looks per interval when timers come due in between.
 const TIMER_TICKS: u64 = 4;
-/// Length of a nap while programs come over from another IOKernel, in microseconds, and for how
-/// long there are naps if a program does not come.
-const NAP_US: u64 = 50;
-const NAPS_US: u64 = 100_000;
+/// Length of a nap while programs come over from another IOKernel.
+const NAP: Duration = Duration::from_micros(50);
 /// Duration of the clock's calibration at start, in milliseconds.
 const CALIBRATION_MS: u64 = 20;
+
+bounds! {
+    /// The polling loop's bounds on time that are not configured.
+    struct Bounds {
+        /// Interval at which the polling thread checks for runtimes that died; a check is one
+        /// system call of 0.3 us. A dead runtime's cores are back in the ledger within 1 ms of its
+        /// end.
+        death_check = 250 us,
+        /// For how long there are naps if a program does not come.
+        naps = 100 ms,
+        /// Least time without events after which the polling thread sleeps: the sleep and the wake
+        /// take as long.
+        shortest_quiet = 20 us,
+        /// Shortest and longest time before a timer or a port's next event at which a sleep ends:
+        /// waking a halted core takes 20 to 52 us (2-vCPU VM), and sleeping must not delay an
+        /// event. [`WakeLatency`] learns what this machine needs.
+        least_margin = 10 us,
+        most_margin = 60 us,
+    }
+}
 
 /// Why an IOKernel ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -353,6 +369,7 @@ impl IoKernel {
         let naps = control.expects_programs() && control_thread.shares_core;
         control_thread.begin(Work { control, heartbeat, polling: gettid() });
         let us = |us: u64| self.clock.from_ns(us * 1_000);
+        let bounds = Bounds::new(self.clock);
         let idle_sleep = us(self.config.idle_sleep_us);
         let neighbours = Neighbours::new(&self.config, &self.cores, self.clock);
         let mut allocator = self.allocator;
@@ -362,22 +379,17 @@ impl IoKernel {
             real_time: false,
             neighbours,
             leaves: false,
-            naps_until: naps.then(|| clock::now().saturating_add(us(NAPS_US))),
+            naps_until: naps.then(|| clock::now().saturating_add(bounds.naps)),
             quiet: IdlePolicy::new(
-                (idle_sleep > 0).then(|| Patience::new(us(quiet::SHORTEST_US), idle_sleep)),
-                WakeLatency::new([sleep::LEAST_MARGIN_US, sleep::WAKE_MARGIN_US].map(us)),
+                (idle_sleep > 0).then(|| Patience::new(bounds.shortest_quiet, idle_sleep)),
+                WakeLatency::new([bounds.least_margin, bounds.most_margin]),
                 us(self.config.max_wake_delay_us),
                 clock::now(),
             ),
             attention: PollUrgency::None,
-            local_peer: LocalPeerYield::new(local_peer::Durations {
-                recent: us(local_peer::RECENT_US),
-                long: us(local_peer::LONG_US),
-                tick: us(local_peer::TICK_US),
-                allowance: us(local_peer::ALLOWANCE_US),
-            }),
+            local_peer: LocalPeerYield::new(local_peer::Durations::new(self.clock)),
             interval: self.clock.from_ns(self.interval.0),
-            death_check: us(DEATH_CHECK_US),
+            death_check: bounds.death_check,
             clock: self.clock,
             world: self.world,
             allocator,
@@ -548,7 +560,7 @@ impl Polling {
     /// already notice the length of a nap.
     #[cold]
     fn nap(&mut self) {
-        let nap = Timespec { tv_sec: 0, tv_nsec: (NAP_US * 1_000) as i64 };
+        let nap = Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() };
         self.enter(Place::Slice);
         // A signal ends it early.
         let _ = nanosleep(&nap);

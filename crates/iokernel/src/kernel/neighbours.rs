@@ -61,18 +61,6 @@ impl Neighbours {
             tracing::warn!("neighbour-share has no effect: cannot read /proc/loadavg");
             return None;
         };
-        let us = |us: u64| clock.from_ns(us * 1_000);
-        let durations = contest::Durations {
-            look: us(contest::LOOK_US),
-            confirm: us(contest::CONFIRM_US),
-            hold: us(contest::HOLD_US),
-            waited: us(contest::WAITED_US),
-        };
-        let jobs = batch_jobs::Durations {
-            look: us(batch_jobs::LOOK_US),
-            seldom: us(batch_jobs::SELDOM_US),
-            expires: us(batch_jobs::EXPIRES_US),
-        };
         let elsewhere = machine::cores_elsewhere(1 + cores.managed_numbers().len());
         let may_lower = machine::may_rank();
         let real_time = real_time::real_time(config, false);
@@ -83,11 +71,11 @@ impl Neighbours {
         }
         let real_time = real_time.is_ok();
         Some(Self {
-            contest: ContentionDetector::new(elsewhere, durations),
-            batch_jobs: BatchJobs::new(cores, jobs, clock),
+            contest: ContentionDetector::new(elsewhere, contest::Durations::new(clock)),
+            batch_jobs: BatchJobs::new(cores, batch_jobs::Durations::new(clock), clock),
             beside_batch: false,
             since: 0,
-            share: CpuShare::new(percent, us(SLICE_US)),
+            share: CpuShare::new(percent, clock.from_ns(SLICE_US * 1_000)),
             waiting,
             ranks: Ranks { may_lower, for_good: !may_lower, real_time },
         })

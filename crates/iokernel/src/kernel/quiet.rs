@@ -19,10 +19,6 @@ use tailwater_shm::patience::Patience;
 
 use crate::allocator::PollUrgency;
 
-/// Least time without events after which the polling thread sleeps, in microseconds: the sleep and
-/// the wake take as long.
-pub(super) const SHORTEST_US: u64 = 20;
-
 /// See the module documentation.
 #[derive(Debug)]
 pub(super) struct IdlePolicy {

@@ -47,11 +47,6 @@ use crate::runtime::Runtime;
 use crate::switch::Switch;
 use crate::tenant::Work;
 
-/// Longest and shortest time before a timer or a port's next event at which the sleep ends, in
-/// microseconds: waking a halted core takes 20 to 52 (2-vCPU VM), and sleeping must not delay an
-/// event. [`WakeLatency`](super::quiet::WakeLatency) learns what this machine needs.
-pub(super) const WAKE_MARGIN_US: u64 = 60;
-pub(super) const LEAST_MARGIN_US: u64 = 10;
 /// How doorbells are watched: each write is an edge.
 pub(super) const RING: EventFlags = EventFlags::IN.union(EventFlags::ET);
 /// Maximum sleep, so that the stop flag is noticed; ten wakes a second cost under 0.1 % of a core.

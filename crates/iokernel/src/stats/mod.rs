@@ -106,8 +106,6 @@ counters! {
         idle_takes,
         /// Decisions dropped because the idle victim found work first.
         idle_lost,
-        /// Decisions dropped because the victim had not started yet.
-        not_started,
         /// Cores that a kthread gave up without being asked.
         parks,
         /// Affinity changes before a grant.

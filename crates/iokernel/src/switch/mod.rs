@@ -10,7 +10,7 @@
 //! An acknowledgment that no thread waits for does without ([`Lender::hold`]). A flow whose kthread
 //! changes stays in order (see [`moves`]).
 //!
-//! An iteration takes frames out of egress rings for [`ITERATION_US`], in the
+//! An iteration takes frames out of egress rings for [4 us](Timing::iteration), in the
 //! [turns](crate::tenant::turns) of the tenants, and [`PORT_BUDGET`](crate::port::PORT_BUDGET)
 //! frames out of each port. So hand-offs are followed every few microseconds however much traffic
 //! there is.
@@ -68,6 +68,7 @@ use tailwater_shm::ring::{FLAG_PASSED_ON, FirstLine, FrameBuffer, MAX_PACKET, Re
 use tailwater_shm::trace::{Event, FLAG_TRACED};
 use tailwater_shm::{Clock, Cycles, clock};
 
+use crate::bounds::bounds;
 use crate::capture::{Captures, Point};
 use crate::config::Config;
 use crate::firewall::{Direction, Multicast};
@@ -90,10 +91,6 @@ use multicast::SolicitedNodes;
 use shares::Shares;
 use source::{FromRing, Origin, Private, Source};
 
-/// Time of a turn and of all turns of an iteration, in microseconds. A frame between programs takes
-/// 80 ns, one to a TAP device 2 us (2-vCPU VM).
-const TURN_US: u64 = 2;
-const ITERATION_US: u64 = 2 * TURN_US;
 /// Maximum number of frames of a turn.
 const TURN_FRAMES: usize = 64;
 /// Number of frames between two readings of the clock, unless one of them was large, was sent to a
@@ -104,13 +101,6 @@ const LARGE: usize = 2_048;
 /// Number of egress rings above which the look at them is charged: 0.1 us, or 1 if each is a cache
 /// miss.
 const MANY_RINGS: usize = 16;
-/// Maximum time of a turn that is charged, in microseconds: a longer time is not the tenant's
-/// fault.
-const LONGEST_TURN_US: u64 = 50;
-/// For how long after a frame for a service it is still being served, in microseconds.
-const SERVED_US: u64 = 1_000;
-/// Time in which a service reads and drops a frame, in nanoseconds.
-const READ_NS: u64 = 125;
 /// Length of the longest frame from a program. To a port or a group it is as long as the network's
 /// MTU allows.
 const MAX_LOCAL_FRAME: usize = MAX_PACKET as usize + ETHERNET_HEADER;
@@ -164,26 +154,19 @@ pub(crate) struct Switch {
     pub(crate) captures: Captures,
 }
 
-/// Times in cycles.
-#[derive(Debug, Clone, Copy)]
-struct Timing {
-    turn: Cycles,
-    iteration: Cycles,
-    longest_turn: Cycles,
-    served: Cycles,
-    read: Cycles,
-}
-
-impl Timing {
-    fn new(clock: Clock) -> Self {
-        let us = |us: u64| clock.from_ns(us * 1_000);
-        Self {
-            turn: us(TURN_US),
-            iteration: us(ITERATION_US),
-            longest_turn: us(LONGEST_TURN_US),
-            served: us(SERVED_US),
-            read: clock.from_ns(READ_NS),
-        }
+bounds! {
+    /// The switch's bounds on time.
+    struct Timing {
+        /// A turn, and all turns of an iteration. A frame between programs takes 80 ns, one to a
+        /// TAP device 2 us (2-vCPU VM).
+        turn = 2 us,
+        iteration = 4 us,
+        /// Longest time of a turn that is charged: a longer one is not the tenant's fault.
+        longest_turn = 50 us,
+        /// For how long after a frame for a service it is still being served.
+        served = 1 ms,
+        /// Time in which a service reads and drops a frame.
+        read = 125 ns,
     }
 }
 

@@ -7,8 +7,8 @@
 //! them: programs of one user can end each other anyway.
 //!
 //! One law holds for all time that a program takes from others: it is measured where it is spent,
-//! and charged to the program's tenant. A tenant that owes more than [`DEPTH_US`] waits until it
-//! has paid, and that is the only sanction. A registration ends for a lie.
+//! and charged to the program's tenant. A tenant that owes more than [its depth](Bounds::depth)
+//! waits until it has paid, and that is the only sanction. A registration ends for a lie.
 //!
 //! | account | charged | parts | while it owes too much |
 //! |---|---|---|---|
@@ -16,8 +16,8 @@
 //! | `wakes` | the same thread's system calls for threads of best-effort programs, which sleepers of another program can make long | by their length | its best-effort programs wait as above, its services do not |
 //! | `cores`, one for each class of its programs | time for which services wait for cores of these programs, or read frames of best-effort ones, and of cores that they did not use | [`CORE_PARTS`] for each core | these programs compete as best-effort ones and get no core of an idle service beyond their own; rings of best-effort ones are not read beside a service |
 //!
-//! No account owes more than its depth and [`MOST_US`]: the rest is forgiven, so no tenant waits
-//! for longer than a second once it has stopped.
+//! No account owes more than its depth and [a second](Bounds::most): the rest is forgiven, so no
+//! tenant waits for longer than a second once it has stopped.
 //!
 //! An account outlives the programs of its tenant until it is paid. So a program gains nothing if
 //! it hangs up and registers again. Accounts of root's programs end with them.
@@ -34,23 +34,11 @@ use tailwater_sched::ledger::Class;
 use tailwater_shm::account::Account;
 use tailwater_shm::{Clock, Cycles};
 
+use crate::bounds::bounds;
 use turns::Tag;
 
-/// Time that a tenant may owe, in microseconds: 2 ms of refused work, 20 ms of short wakes.
-const DEPTH_US: u64 = 200_000;
-/// Time that an account may owe beyond its depth, in microseconds.
-const MOST_US: u64 = 1_000_000;
-/// Largest cost of one piece of work, in microseconds: a longer time is the machine's doing.
-const LONGEST_US: u64 = 1_000;
-/// Length of a system call for a thread, in microseconds, for each of its parts: a wake of 1.2 us
-/// has the least, and those of 200 us and more take a hundredth of the time.
-const CALL_US: u64 = 2;
-/// Least and greatest number of parts of such a call; other work has the least.
-const LEAST: Cycles = 10;
-const GREATEST: Cycles = 100;
-
-/// Time that a tenant may owe for cores, in microseconds: 50 late starts of 20 us at 2 % of a core.
-const CORE_DEPTH_US: u64 = 50_000;
+/// Least and greatest number of parts of a system call for a thread; other work has the least.
+const PARTS: core::ops::RangeInclusive<Cycles> = 10..=100;
 
 /// Parts of the time of cores, divided by the number of cores that the tenant can hold: late starts
 /// and cedes cost services 2 % of a core.
@@ -85,43 +73,45 @@ pub(crate) enum Work {
     Look,
 }
 
+bounds! {
+    /// Bounds on what a tenant may owe.
+    pub(crate) struct Bounds {
+        /// Time that a tenant may owe: 2 ms of refused work, 20 ms of short wakes.
+        depth = 200 ms,
+        /// Time that an account may owe beyond its depth.
+        most = 1_000 ms,
+        /// Largest cost of one piece of work: a longer time is the machine's doing.
+        longest = 1 ms,
+        /// Length of a system call for a thread for each of its parts: a wake of 1.2 us has the
+        /// least, and those of 200 us and more take a hundredth of the time.
+        call = 2 us,
+        /// Time that a tenant may owe for cores: 50 late starts of 20 us at 2 % of a core.
+        core_depth = 50 ms,
+    }
+}
+
 /// What work costs.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Prices {
     pub(crate) clock: Clock,
     /// Percent of the time for refused work.
     refused: Cycles,
-    pub(crate) depth: Cycles,
-    most: Cycles,
-    longest: Cycles,
-    call: Cycles,
-    core_depth: Cycles,
-    core_most: Cycles,
+    pub(crate) bounds: Bounds,
 }
 
 impl Prices {
     /// Returns prices by which refused work of a tenant takes `share` percent of the time, at least
     /// one.
     pub(crate) fn new(clock: Clock, share: u8) -> Self {
-        let us = |us: u64| clock.from_ns(us * 1_000);
-        Self {
-            clock,
-            refused: share.clamp(1, 100).into(),
-            depth: us(DEPTH_US),
-            most: us(DEPTH_US + MOST_US),
-            longest: us(LONGEST_US),
-            call: us(CALL_US).max(1),
-            core_depth: us(CORE_DEPTH_US),
-            core_most: us(CORE_DEPTH_US + MOST_US),
-        }
+        Self { clock, refused: share.clamp(1, 100).into(), bounds: Bounds::new(clock) }
     }
 
     /// Returns the time in which work of this length is paid.
     fn price(&self, work: Work, cost: Cycles) -> Cycles {
         match work {
             Work::Refused => cost * 100 / self.refused,
-            Work::Thread => cost * (cost / self.call).clamp(LEAST, GREATEST),
-            Work::Registration | Work::Look => cost * LEAST,
+            Work::Thread => cost * (cost / self.bounds.call.max(1)).clamp(*PARTS.start(), *PARTS.end()),
+            Work::Registration | Work::Look => cost * PARTS.start(),
         }
     }
 }
@@ -150,10 +140,10 @@ impl Tenant {
             Work::Thread => &mut self.wakes,
             Work::Refused | Work::Registration | Work::Look => &mut self.polling,
         };
-        let waited = account.is_over(prices.depth, now);
-        account.charge(prices.price(work, cost.min(prices.longest)), 1, now);
-        account.limit(prices.most, now);
-        !waited && account.is_over(prices.depth, now)
+        let waited = account.is_over(prices.bounds.depth, now);
+        account.charge(prices.price(work, cost.min(prices.bounds.longest)), 1, now);
+        account.limit(prices.bounds.depth + prices.bounds.most, now);
+        !waited && account.is_over(prices.bounds.depth, now)
     }
 
     /// Charges programs of this class for time of a core, on a machine of `cores` cores.
@@ -168,7 +158,7 @@ impl Tenant {
         let cores = (cores as Cycles).min(self.kthreads.into()).clamp(1, CORE_PARTS);
         let account = &mut self.cores[class as usize];
         account.charge(time * CORE_PARTS / cores, 1, now);
-        account.limit(prices.core_most, now);
+        account.limit(prices.bounds.core_depth + prices.bounds.most, now);
     }
 
     /// Charges the time in which services read frames of its best-effort programs.
@@ -179,15 +169,15 @@ impl Tenant {
     /// Returns whether its programs of this class owe too much time of cores.
     #[inline(always)]
     pub(crate) fn owes_cores(&self, class: Class, now: Cycles, prices: &Prices) -> bool {
-        self.cores[class as usize].is_over(prices.core_depth, now)
+        self.cores[class as usize].is_over(prices.bounds.core_depth, now)
     }
 
     /// Returns when the polling thread does work again for its programs of this class.
     pub(crate) fn pays_at(&self, class: Class, prices: &Prices) -> Cycles {
-        let for_all = self.polling.pays_at(prices.depth);
+        let for_all = self.polling.pays_at(prices.bounds.depth);
         match class {
             Class::LatencyCritical => for_all,
-            Class::BestEffort => for_all.max(self.wakes.pays_at(prices.depth)),
+            Class::BestEffort => for_all.max(self.wakes.pays_at(prices.bounds.depth)),
         }
     }
 

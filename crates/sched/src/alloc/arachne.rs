@@ -11,10 +11,12 @@
 //! at priority 7. Guarantees rank before all priorities. Idle cores stay where they are
 //! until the next decision; Shenango's policy, in contrast, takes them at once.
 
+use super::observe::{Activity, KthreadLook};
 use super::per_runtime::PerRuntime;
+use super::policy::{Policy, View};
 use super::requests::PRIORITIES;
 use super::target::Arbiter;
-use super::{Action, Activity, KthreadLook, Policy, View};
+use crate::action::Action;
 use crate::estimate::{EstimateSettings, Estimator, LoadAverage};
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::{Class, Ledger};

@@ -39,7 +39,7 @@
 //!
 //! # The arbiter
 //! [`CongestionDetection::with_requests`] adds the cores that programs request, by priority; the
-//! division is in `requests`. The two combine as follows:
+//! division is in `division`. The two combine as follows:
 //! - A requested core that the division gives a runtime is its *own*, like a guaranteed one: it is
 //!   granted at once, from a runtime that has more than it owns, and never preempted. No congestion
 //!   outweighs it.
@@ -50,10 +50,12 @@
 //! - A division leaves cores where they are. Only a runtime that is granted fewer can lose one.
 
 use super::detect::{Detector, Found};
+use super::division::{Share, Shares};
+use super::observe::{Activity, KthreadLook, RuntimeLook};
 use super::per_runtime::PerRuntime;
-use super::requests::{Share, Shares};
+use super::policy::{Policy, View};
 use super::select::{Choice, Claim, Quanta, Rank, Selector, idles_at, lacks_cores, lendable, spare};
-use super::{Action, Activity, KthreadLook, Policy, RuntimeLook, View};
+use crate::action::Action;
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::ledger::{Account, Class, CoreState, KthreadState, Ledger};
 use heap::vec::Vec;

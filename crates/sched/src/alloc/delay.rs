@@ -13,9 +13,11 @@ use heap::collections::VecDeque;
 use heap::vec;
 use heap::vec::Vec;
 
+use super::observe::{Activity, RuntimeLook};
 use super::per_runtime::PerRuntime;
+use super::policy::{Policy, View};
 use super::target::Arbiter;
-use super::{Action, Activity, Policy, RuntimeLook, View};
+use crate::action::Action;
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::{Class, CoreState, Ledger};
 

@@ -7,7 +7,9 @@
 //! what is left. A runtime for which nothing is left ([`Static::assigned`] returns 0) never runs. A
 //! core that is absent is not replaced: its runtime has one less until it comes back.
 
-use super::{Action, Policy, RuntimeLook, View};
+use super::observe::RuntimeLook;
+use super::policy::{Policy, View};
+use crate::action::Action;
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::ledger::{CoreState, Ledger};
 use heap::vec::Vec;

@@ -2,10 +2,12 @@
 //!
 //! Owns the names and the default settings behind them, nothing else.
 
-use super::{
-    Arachne, ArachneConfig, Config, CongestionDetection, DelayConfig, DelayThreshold, IxConfig, IxControl,
-    Policy, Sequence, Static,
-};
+use super::arachne::{Arachne, ArachneConfig};
+use super::congestion::{Config, CongestionDetection};
+use super::delay::{DelayConfig, DelayThreshold};
+use super::fixed::Static;
+use super::ix::{IxConfig, IxControl, Sequence};
+use super::policy::Policy;
 use crate::ids::Nanos;
 use core::fmt;
 use core::str::FromStr;

@@ -8,8 +8,8 @@
 
 use super::per_runtime::PerRuntime;
 use super::requests::Requests;
-use crate::ids::{KthreadId, RuntimeId};
-use crate::ledger::Ledger;
+use crate::ids::{KthreadId, Nanos, RuntimeId};
+use crate::ledger::{Account, Ledger};
 use heap::vec;
 use heap::vec::Vec;
 
@@ -67,11 +67,30 @@ pub(super) fn queued(head: u32, tail: u32) -> bool {
     tail.wrapping_sub(head) as i32 > 0
 }
 
+/// What keeps a core with its holder for now. The policies that take cores by congestion respect
+/// it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hold {
+    /// Nothing: its holder can be asked to cede it.
+    #[default]
+    None,
+    /// Its holder has not started and has not seen its grant, so it cannot be asked to cede. It may
+    /// lose the core once its start is overdue; to a service at once if it is
+    /// [demoted](RuntimeLook::is_demoted).
+    Starting {
+        /// When the start is overdue.
+        overdue: Nanos,
+    },
+    /// Its holder gives it up for no other kthread.
+    Leaving,
+}
+
 /// One runtime at one look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeLook {
     pub(super) on_hold: bool,
     pub(super) demoted: bool,
+    pub(super) confined: bool,
     pub(super) requests: Requests,
     /// By position: cores to which Linux does not bind its threads; empty if none are known.
     pub(super) refused: Vec<bool>,
@@ -106,6 +125,12 @@ impl RuntimeLook {
         !self.refused.is_empty()
     }
 
+    /// Returns true if the runtime must be lent no [closed](Observation::set_closed) core.
+    #[must_use]
+    pub fn is_confined(&self) -> bool {
+        self.confined
+    }
+
     /// Returns the cores that it requests. Only the policy `arbiter` uses this.
     #[must_use]
     pub fn requests(&self) -> Requests {
@@ -126,6 +151,10 @@ pub struct Observation {
     revision: u64,
     /// By position: for which runtime the core is kept from ordinary threads; empty if none is.
     reserved: Vec<Option<RuntimeId>>,
+    /// By position: whether the core is lent to no confined runtime; empty if none is closed.
+    closed: Vec<bool>,
+    /// By position; the cores beyond its end have no hold.
+    holds: Vec<Hold>,
     /// Number of calls of [`ties`](Self::ties).
     #[cfg(test)]
     pub(super) ties_read: core::cell::Cell<usize>,
@@ -174,12 +203,53 @@ impl Observation {
         look.refused[at] = true;
     }
 
-    /// Returns false if Linux does not bind the runtime's threads to the core at this position, or
-    /// the core is [withheld](crate::ledger::Account::is_withheld) from it.
+    /// Returns false if Linux does not bind the runtime's threads to the core at this position, if
+    /// the core is closed to the runtime, or if it is
+    /// [withheld](crate::ledger::Account::is_withheld) from it.
     #[must_use]
     pub fn may_have(&self, ledger: &Ledger, runtime: RuntimeId, at: usize) -> bool {
-        !self.runtime(runtime).is_some_and(|look| look.is_refused(at))
+        let is_closed = self.closed.get(at).is_some_and(|&closed| closed);
+        !self.runtime(runtime).is_some_and(|look| look.is_refused(at) || look.confined && is_closed)
             && !ledger.account(runtime).is_some_and(|account| account.is_withheld(at))
+    }
+
+    /// Returns true if there are cores that the runtime [may not have](Self::may_have).
+    pub(super) fn lacks_cores(&self, ledger: &Ledger, runtime: RuntimeId) -> bool {
+        let is_closed = !self.closed.is_empty();
+        self.runtime(runtime).is_some_and(|look| look.has_refused() || look.confined && is_closed)
+            || ledger.account(runtime).is_some_and(Account::has_withheld)
+    }
+
+    /// Sets whether a runtime is [confined](RuntimeLook::is_confined); ignores one that is not
+    /// attached.
+    pub fn set_confined(&mut self, runtime: RuntimeId, confined: bool) {
+        if let Some(look) = self.runtimes.get_mut(runtime) {
+            look.confined = confined;
+        }
+    }
+
+    /// Sets which cores, by position, are lent to no confined runtime. Allocates at the first call.
+    pub fn set_closed(&mut self, cores: impl Iterator<Item = bool>) {
+        self.closed.clear();
+        self.closed.extend(cores);
+        if !self.closed.contains(&true) {
+            self.closed.clear();
+        }
+    }
+
+    /// Sets what keeps the core at this position with its holder. Allocates where no core at this
+    /// or a later position has had a hold.
+    pub fn set_hold(&mut self, at: usize, hold: Hold) {
+        if self.holds.len() <= at {
+            self.holds.resize(at + 1, Hold::None);
+        }
+        self.holds[at] = hold;
+    }
+
+    /// Returns what keeps the core at this position with its holder.
+    #[must_use]
+    pub fn hold(&self, at: usize) -> Hold {
+        self.holds.get(at).copied().unwrap_or_default()
     }
 
     /// Forgets all such cores of a runtime.

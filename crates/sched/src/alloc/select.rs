@@ -13,8 +13,11 @@
 //!    [may preempt](Claim::may_preempt);
 //! 4. busy cores of bursting `LatencyCritical` runtimes that the claimant may preempt.
 //!
-//! A runtime that is [demoted](RuntimeLook::is_demoted) competes as a `BestEffort` one, and takes
-//! no core of pool 2 unless it has fewer cores than it owns.
+//! A busy core whose holder has not started, or gives it up for no other kthread, is in no pool
+//! ([`Hold`]): the claim waits, or takes another core.
+//!
+//! A runtime that is [demoted](super::RuntimeLook::is_demoted) competes as a `BestEffort` one, and
+//! takes no core of pool 2 unless it has fewer cores than it owns.
 //!
 //! "Any" prefers the socket on which the claimant runs already, and there a core whose other
 //! hyperthreads no other runtime uses.
@@ -32,9 +35,9 @@
 //! a halted core 5 to 70 us. A `BestEffort` claimant prefers the free one. In pools 3 and 4 "any"
 //! is a random core, so that no bursting runtime is singled out.
 
-use super::View;
-use super::observe::{Activity, Observation, RuntimeLook};
-use super::requests::Share;
+use super::division::Share;
+use super::observe::{Activity, Hold, Observation};
+use super::policy::View;
 use crate::ids::{KthreadId, Nanos, RuntimeId};
 use crate::ledger::{Account, Class, CoreState, KthreadState, Ledger};
 use heap::vec::Vec;
@@ -124,7 +127,7 @@ enum Use {
     Idle(Class),
     /// Its owner, of this class, is busy or about to be.
     Busy(Class),
-    /// On its way to another kthread, or already chosen.
+    /// On its way to another kthread, given up for none, or already chosen.
     Taken,
 }
 
@@ -225,9 +228,10 @@ impl Selector {
             self.spares[runtime.0 as usize] = (spare(account, share), lendable(account, share));
         }
         self.uses.clear();
-        self.uses.extend(ledger.cores().iter().map(|state| match *state {
+        self.uses.extend(ledger.cores().iter().enumerate().map(|(at, state)| match *state {
             CoreState::Free => Use::Free,
             CoreState::Moving { .. } | CoreState::Absent => Use::Taken,
+            CoreState::Owned { .. } if obs.hold(at) == Hold::Leaving => Use::Taken,
             CoreState::Owned { kthread, .. } => {
                 let class = view.class(kthread.runtime);
                 if idles(obs, kthread) && !has_work(kthread.runtime) {
@@ -343,7 +347,7 @@ impl Selector {
     }
 
     /// Returns true if this core is busy, belongs to a runtime of this class, and may be preempted
-    /// for the claim.
+    /// for the claim at present.
     fn is_eligible(&self, view: View<'_>, claim: &Claim, class: Class, at: usize) -> bool {
         if self.uses[at] != Use::Busy(class) || !self.reaches(view, claim, at) {
             return false;
@@ -351,6 +355,7 @@ impl Selector {
         let CoreState::Owned { kthread, since } = view.ledger.cores()[at] else { return false };
         kthread.runtime != claim.runtime
             && claim.may_preempt(class, self.spare(kthread.runtime), view.now.since(since), self.quanta)
+            && is_released(view, claim, kthread.runtime, at)
     }
 
     /// Returns true if no other runtime uses a hyperthread of this core's physical core.
@@ -393,8 +398,7 @@ impl Selector {
 
 /// Returns true if there are cores that a runtime [may not have](Observation::may_have).
 pub(super) fn lacks_cores(view: View<'_>, runtime: RuntimeId) -> bool {
-    view.obs.runtime(runtime).is_some_and(RuntimeLook::has_refused)
-        || view.ledger.account(runtime).is_some_and(Account::has_withheld)
+    view.obs.lacks_cores(view.ledger, runtime)
 }
 
 /// Returns true if a kthread reports to be idle.
@@ -402,9 +406,23 @@ fn idles(obs: &Observation, kthread: KthreadId) -> bool {
     obs.activity(kthread) == Activity::Idle
 }
 
-/// Returns true if the owner of the core at this position reports to be idle.
+/// Returns true if the owner of the core at this position reports to be idle, and keeps the core.
 pub(super) fn idles_at(view: View<'_>, at: usize) -> bool {
-    matches!(view.ledger.cores()[at], CoreState::Owned { kthread, .. } if idles(view.obs, kthread))
+    view.obs.hold(at) == Hold::None
+        && matches!(view.ledger.cores()[at], CoreState::Owned { kthread, .. } if idles(view.obs, kthread))
+}
+
+/// Returns true if nothing keeps the core at this position, which this runtime holds, from the
+/// claimant.
+fn is_released(view: View<'_>, claim: &Claim, holder: RuntimeId, at: usize) -> bool {
+    match view.obs.hold(at) {
+        Hold::None => true,
+        Hold::Leaving => false,
+        // A service waits for no program that keeps services waiting for too long.
+        Hold::Starting { overdue } => {
+            view.now > overdue || claim.class == Class::LatencyCritical && view.is_demoted(holder)
+        }
+    }
 }
 
 fn owner(ledger: &Ledger, at: usize) -> Option<RuntimeId> {

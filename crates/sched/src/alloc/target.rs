@@ -8,7 +8,9 @@
 //! A runtime is never brought below its guarantee by force, whatever its target: busy kthreads are
 //! taken only from runtimes that are above both.
 
-use super::{Action, Activity, RuntimeLook, View};
+use super::observe::{Activity, RuntimeLook};
+use super::policy::View;
+use crate::action::Action;
 use crate::ids::{KthreadId, RuntimeId};
 use crate::ledger::{Account, CoreState};
 use heap::vec::Vec;

@@ -3,8 +3,8 @@
 
 use super::congestion::VAIN_SEARCHES;
 use super::*;
-use crate::ids::KthreadId;
-use crate::ledger::{Class, CoreState, Parked, RuntimeSpec};
+use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
+use crate::ledger::{Class, CoreState, Ledger, Parked, RuntimeSpec};
 use crate::topology::Topology;
 use Activity::{Idle, Running};
 use Class::{BestEffort, LatencyCritical};
@@ -121,6 +121,10 @@ fn grants(actions: &[Action]) -> Vec<(u16, Option<KthreadId>, bool)> {
         (core.0, victim, only_if_idle)
     };
     actions.iter().map(parts).collect()
+}
+
+fn takes(action: &Action, core: u16) -> bool {
+    matches!(action, Action::Grant { core: other, .. } if other.0 == core)
 }
 
 #[test]
@@ -650,6 +654,67 @@ fn a_core_that_was_refused_to_a_runtime_is_chosen_for_others_only_until_that_is_
     machine.obs.forget_refused(bound);
     machine.look();
     assert_eq!(machine.ledger.account(bound).unwrap().held(), 1, "{kthreads:?}");
+}
+
+#[test]
+fn a_core_whose_holder_has_not_started_is_taken_once_that_is_overdue_and_by_a_service_at_once_if_demoted() {
+    for (class, demoted, waits) in [
+        (LatencyCritical, false, true),
+        (LatencyCritical, true, false),
+        (BestEffort, false, true),
+        (BestEffort, true, true),
+    ] {
+        let mut machine = Machine::of_cores(1);
+        let late = machine.runtime(BestEffort, 0, 1);
+        let claimant = machine.runtime(class, 1, 1);
+        let kthread = machine.runs(late, 0);
+        machine.obs.kthread_mut(kthread).unwrap().activity = Activity::Parked;
+        machine.obs.set_demoted(late, demoted);
+        let overdue = machine.now + Nanos::from_micros(10);
+        machine.obs.set_hold(0, Hold::Starting { overdue });
+        machine.queue(claimant, 1);
+        assert_eq!(machine.wakeup(claimant).is_empty(), waits, "{class:?} {demoted}");
+        if waits {
+            assert_eq!([machine.look(), machine.look()], [[], []], "{class:?} {demoted}: not overdue");
+            assert_eq!(grants(&machine.look()), [(0, Some(kthread), false)]);
+        }
+    }
+}
+
+#[test]
+fn a_core_that_its_holder_gives_up_for_no_other_kthread_is_taken_by_none() {
+    let mut machine = Machine::of_cores(2);
+    let (batch, service) = (machine.runtime(BestEffort, 0, 2), machine.runtime(LatencyCritical, 2, 2));
+    let leaving = machine.runs(batch, 0);
+    machine.runs(batch, 1);
+    machine.obs.set_hold(0, Hold::Leaving);
+    for activity in [Running, Idle] {
+        machine.obs.kthread_mut(leaving).unwrap().activity = activity;
+        assert_eq!(machine.wakeup(service).iter().filter(|action| takes(action, 0)).count(), 0);
+        machine.queue(service, 9);
+        assert!((0..3).all(|_| !machine.look().iter().any(|action| takes(action, 0))), "{activity:?}");
+    }
+    machine.obs.set_hold(0, Hold::None);
+    machine.look();
+    assert_eq!(machine.ledger.account(service).unwrap().held(), 2);
+}
+
+#[test]
+fn a_confined_runtime_is_lent_no_closed_core() {
+    let mut machine = Machine::of_cores(2);
+    let (confined, other) = (machine.runtime(LatencyCritical, 0, 2), machine.runtime(LatencyCritical, 0, 2));
+    machine.obs.set_confined(confined, true);
+    machine.obs.set_closed([true, true].into_iter());
+    machine.queue(confined, 1);
+    machine.queue(other, 1);
+    assert!(machine.look().iter().all(|Action::Grant { runtime, .. }| *runtime == other));
+    machine.obs.set_closed([true, false].into_iter());
+    let free = [0, 1].map(|core| machine.ledger.core(CoreId(core)) == Some(CoreState::Free));
+    machine.look();
+    assert_eq!(machine.cores(confined), u16::from(free[1]));
+    machine.obs.set_closed([false, false].into_iter());
+    machine.look();
+    assert_eq!(machine.cores(confined), 1);
 }
 
 #[test]

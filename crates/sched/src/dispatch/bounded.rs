@@ -22,10 +22,12 @@ use heap::collections::{BTreeSet, VecDeque};
 use heap::vec;
 use heap::vec::Vec;
 
-use super::{
-    Assignment, Broken, Crew, Dispatch, Nanos, Origin, Properties, Reaction, Request, Verdict, WorkerId,
-    WorkerSet,
+use super::crew::Crew;
+use super::protocol::{
+    Assignment, Broken, Dispatch, Origin, Properties, Reaction, Request, Verdict, WorkerId,
 };
+use super::worker_set::WorkerSet;
+use crate::ids::Nanos;
 
 /// Maximum number of requests that a worker may have.
 pub const DEPTH_MAX: usize = 8;

@@ -10,7 +10,8 @@
 //! | asks | enters if there is nothing for it, else leaves | leaves |
 //! | leaves | leaves | leaves |
 
-use super::{Assignment, Broken, Reaction, WorkerId, WorkerSet};
+use super::protocol::{Assignment, Broken, Reaction, WorkerId};
+use super::worker_set::WorkerSet;
 
 /// See the module header.
 #[derive(Clone, Debug)]

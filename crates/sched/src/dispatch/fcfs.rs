@@ -10,9 +10,10 @@ use heap::collections::VecDeque;
 use heap::vec;
 use heap::vec::Vec;
 
-use super::{
-    Assignment, Broken, Crew, Dispatch, Nanos, Origin, Properties, Reaction, Request, WorkerId, WorkerSet,
-};
+use super::crew::Crew;
+use super::protocol::{Assignment, Broken, Dispatch, Origin, Properties, Reaction, Request, WorkerId};
+use super::worker_set::WorkerSet;
+use crate::ids::Nanos;
 
 /// c-FCFS: one queue, any idle worker.
 #[derive(Clone, Debug)]

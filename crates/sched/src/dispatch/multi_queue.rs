@@ -21,10 +21,12 @@ use heap::collections::{BTreeSet, VecDeque};
 use heap::vec;
 use heap::vec::Vec;
 
-use super::{
-    Assignment, Broken, ClassId, Crew, Dispatch, MAX_CLASSES, Nanos, Origin, Properties, Reaction, Request,
-    Requeue, Verdict, WorkerId,
+use super::crew::Crew;
+use super::protocol::{
+    Assignment, Broken, ClassId, Dispatch, MAX_CLASSES, Origin, Properties, Reaction, Request, Requeue,
+    Verdict, WorkerId,
 };
+use crate::ids::Nanos;
 
 #[derive(Clone, Debug)]
 struct ClassQueue {

@@ -14,7 +14,10 @@ use core::str::FromStr;
 use heap::borrow::ToOwned;
 use heap::string::String;
 
-use super::{DEPTH_MAX, PolicySpec, Requeue, STEAL_MAX};
+use super::bounded::DEPTH_MAX;
+use super::protocol::Requeue;
+use super::spec::PolicySpec;
+use super::stealing::STEAL_MAX;
 use crate::ids::Nanos;
 
 /// Why a text is not a policy.

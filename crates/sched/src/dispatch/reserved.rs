@@ -12,10 +12,11 @@ use heap::collections::VecDeque;
 use heap::vec;
 use heap::vec::Vec;
 
-use super::{
-    Assignment, Broken, ClassId, Dispatch, MAX_CLASSES, Nanos, Origin, Properties, Reaction, Request,
-    WorkerId, WorkerSet,
+use super::protocol::{
+    Assignment, Broken, ClassId, Dispatch, MAX_CLASSES, Origin, Properties, Reaction, Request, WorkerId,
 };
+use super::worker_set::WorkerSet;
+use crate::ids::Nanos;
 
 /// The load that one class puts on the machine.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,10 +4,15 @@
 //! Owns the choice and its parameters; [`PolicySpec::build`] turns it into a policy for a given
 //! number of workers and classes.
 
-use super::{
-    BoundedQueues, CentralFcfs, ClassDemand, ClassId, Dispatch, DistributedFcfs, MAX_CLASSES, MultiQueue,
-    Requeue, Reserved, ReservedError, ShortestRemaining, SingleQueue, WorkStealing, worker_set::MAX_WORKERS,
-};
+use super::bounded::BoundedQueues;
+use super::fcfs::{CentralFcfs, DistributedFcfs};
+use super::multi_queue::MultiQueue;
+use super::protocol::{ClassId, Dispatch, MAX_CLASSES, Requeue};
+use super::reserved::{ClassDemand, Reserved, ReservedError};
+use super::single_queue::SingleQueue;
+use super::srpt::ShortestRemaining;
+use super::stealing::WorkStealing;
+use super::worker_set::MAX_WORKERS;
 use crate::ids::Nanos;
 use heap::boxed::Box;
 use heap::vec::Vec;

@@ -15,7 +15,9 @@ use heap::collections::{BTreeSet, BinaryHeap};
 use heap::vec;
 use heap::vec::Vec;
 
-use super::{Assignment, Broken, Crew, Dispatch, Nanos, Origin, Properties, Reaction, Request, WorkerId};
+use super::crew::Crew;
+use super::protocol::{Assignment, Broken, Dispatch, Origin, Properties, Reaction, Request, WorkerId};
+use crate::ids::Nanos;
 
 /// Heap entry: remaining work, then order of insertion, so that equal requests run first come,
 /// first served.

@@ -11,9 +11,10 @@ use heap::collections::VecDeque;
 use heap::vec;
 use heap::vec::Vec;
 
-use super::{
-    Assignment, Broken, Crew, Dispatch, Nanos, Origin, Properties, Reaction, Request, WorkerId, WorkerSet,
-};
+use super::crew::Crew;
+use super::protocol::{Assignment, Broken, Dispatch, Origin, Properties, Reaction, Request, WorkerId};
+use super::worker_set::WorkerSet;
+use crate::ids::Nanos;
 
 /// Maximum number of requests one steal moves.
 pub const STEAL_MAX: usize = 16;

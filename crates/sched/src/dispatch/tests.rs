@@ -8,6 +8,7 @@ use heap::vec;
 use heap::vec::Vec;
 
 use super::*;
+use crate::ids::Nanos;
 
 const US: u64 = 1_000;
 

@@ -8,7 +8,7 @@
 //! Invariants: bit `i` of the summary is set exactly when word `i` is non-zero; `len` is the number
 //! of set bits.
 
-use super::{Broken, WorkerId};
+use super::protocol::{Broken, WorkerId};
 use heap::vec;
 use heap::vec::Vec;
 

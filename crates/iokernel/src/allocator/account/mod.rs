@@ -21,6 +21,7 @@ impl Allocator {
     pub(super) fn begin_phase(&mut self, world: &World, at: usize, phase: Phase, now: Cycles) {
         self.enter_time(world, at, now);
         self.cores[at].phase = phase;
+        self.observation.set_hold(at, self.hold_of(at));
         if self.cores[at].absent && matches!(phase, Phase::Free) {
             self.withdraw(world, self.cores[at].id);
         }

@@ -95,7 +95,6 @@ fn a_promise_for_a_tenancy_that_is_taken_back_is_judged_by_the_time_and_not_by_t
         let (service, now) = (KthreadId::new(RuntimeId(SERVICE), 0), sandbox.now);
         sandbox.alloc.take_back(&mut sandbox.world, 0, service, now, now + late);
         assert_eq!(sandbox.world.stats.cores.late_board_wakes.get(), counted);
-        assert_eq!(sandbox.alloc.cores[0].promise, crate::allocator::Promise::None);
     }
 }
 
@@ -116,17 +115,6 @@ fn the_iokernel_wakes_where_the_two_are_of_different_users() {
     sandbox.world.runtimes.get_mut(RuntimeId(SERVICE)).unwrap().board = Some(7);
     asked_to_pass(&mut sandbox);
     assert_eq!(told(&mut sandbox), NextOwner::Asleep);
-}
-
-#[test]
-fn a_promise_is_forgotten_with_the_program_that_gave_it() {
-    let mut sandbox = busy_batch();
-    asked_to_pass(&mut sandbox);
-    sandbox.peer(BATCH).pass(0);
-    sandbox.pass(100);
-    let now = sandbox.now;
-    sandbox.alloc.detach(&mut sandbox.world, RuntimeId(BATCH), now);
-    assert_eq!(sandbox.alloc.cores[0].promise, crate::allocator::Promise::None);
 }
 
 #[test]
@@ -163,6 +151,6 @@ fn a_service_does_not_yield_to_a_program_that_keeps_services_waiting() {
         sandbox.alloc.charge_wait(&mut sandbox.world, batch, RuntimeId(SERVICE), 60_000, sandbox.now);
     }
     let service = KthreadId::new(RuntimeId(SERVICE), 0);
-    let successor = sandbox.alloc.next_owner(&sandbox.world, 0, service, batch, sandbox.now);
+    let successor = sandbox.alloc.next_owner(&sandbox.world, service, batch, sandbox.now);
     assert_eq!(successor, NextOwner::Apart);
 }

@@ -6,7 +6,7 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::{Grant, KthreadState};
 
-use crate::allocator::phase::{IDLE_BURST, KTHREAD_LOOK_NS};
+use crate::allocator::phase::IDLE_BURST;
 use crate::allocator::words::WAITING;
 use crate::fixture::{Sandbox, measure_as};
 use crate::status_cache::SLICE;
@@ -308,7 +308,7 @@ fn a_program_that_hides_a_change_at_each_park_pays_for_the_looks_at_all_its_word
     sandbox.add(0, MANY, 0, BestEffort);
     // Never taken out.
     sandbox.peer(0).queue(0, 1);
-    measure_as(u64::from(MANY) * KTHREAD_LOOK_NS);
+    measure_as(u64::from(MANY) * sandbox.alloc.bounds.kthread_look);
     let mut word = 0;
     while !sandbox.world.runtimes.get(RuntimeId(0)).unwrap().is_left_alone(sandbox.now) {
         word += 1;
@@ -332,7 +332,7 @@ fn a_doorbell_that_buys_a_look_at_all_words_is_paid_for() {
     let mut sandbox = Sandbox::new(1, Vec::new());
     sandbox.add(0, MANY, 0, BestEffort);
     (0..16).for_each(|_| sandbox.tick());
-    measure_as(u64::from(MANY) * KTHREAD_LOOK_NS);
+    measure_as(u64::from(MANY) * sandbox.alloc.bounds.kthread_look);
     let mut has_news = |word: u32| {
         sandbox.alloc.note_words(&mut sandbox.world);
         rewrite(&mut sandbox, 0, word);

@@ -6,7 +6,6 @@ use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::priority::Rank;
 
 use super::{BATCH, SERVICE, arrival};
-use crate::allocator::phase::{BESIDE_US, PARKING_US};
 use crate::allocator::{Beside, Ranks};
 use crate::config::Config;
 use crate::control::process::Folder;
@@ -198,7 +197,7 @@ fn without_the_privilege_no_kthread_is_ranked_or_told_of_a_contest() {
 fn move_off(sandbox: &mut Sandbox, id: KthreadId) {
     let now = sandbox.now;
     sandbox.alloc.bypass(&mut sandbox.world, 0, id, now, now);
-    sandbox.pass(BESIDE_US * 1_000 + 1);
+    sandbox.pass(sandbox.alloc.bounds.beside + 1);
 }
 
 #[test]
@@ -299,7 +298,7 @@ fn a_kthread_that_has_just_given_its_core_up_may_be_runnable() {
     sandbox.peer(SERVICE).park(0);
     sandbox.pass(100);
     assert_eq!(runnable(&sandbox), (0, 1));
-    sandbox.pass(PARKING_US * 1_000);
+    sandbox.pass(sandbox.alloc.bounds.parking);
     assert_eq!(runnable(&sandbox), (0, 0));
 }
 

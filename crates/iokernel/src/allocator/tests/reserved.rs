@@ -1,6 +1,7 @@
 //! Cores that ordinary threads are kept off, on a machine of 8 cores.
 
 use proptest::prelude::*;
+use tailwater_host::cpu_set;
 use tailwater_sched::ledger::CoreState;
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::control::Class;
@@ -10,7 +11,6 @@ use super::play;
 use super::requests::happening_or_request;
 use crate::config::{Config, PolicyName, ReserveSettings};
 use crate::fixture::Sandbox;
-use crate::machine::cpu_set;
 
 const BATCH: u32 = 0;
 const SERVICE: u32 = 1;
@@ -139,6 +139,14 @@ fn nothing_is_reserved_unless_threads_are_to_be_kept_off() {
     assert_eq!((had(&sandbox, SERVICE).len(), look(&mut sandbox)), (2, None));
 }
 
+/// Makes the program one of a control group that is kept off reserved cores, if it is registered.
+fn confine(sandbox: &mut Sandbox, id: u32) {
+    if let Some(runtime) = sandbox.world.runtimes.get_mut(RuntimeId(id)) {
+        runtime.confined = true;
+        sandbox.alloc.observation.set_confined(RuntimeId(id), true);
+    }
+}
+
 /// Takes a look in each of `times` steps of 5 ms.
 fn pass_looking(sandbox: &mut Sandbox, times: u32) {
     for _ in 0..times {
@@ -151,7 +159,7 @@ fn pass_looking(sandbox: &mut Sandbox, times: u32) {
 #[test]
 fn a_program_in_a_named_group_is_lent_no_reserved_core_and_nothing_is_reserved_for_it() {
     let mut sandbox = shared_machine();
-    sandbox.world.runtimes.get_mut(RuntimeId(BATCH)).unwrap().confined = true;
+    confine(&mut sandbox, BATCH);
     sandbox.peer(SERVICE).request(2);
     settle(&mut sandbox);
     let reserved = look(&mut sandbox).unwrap();
@@ -198,9 +206,7 @@ proptest! {
                 Err((id, word)) if sandbox.peers.contains_key(&id) => sandbox.peer(id).request(word),
                 Err(_) => {}
             }
-            if let Some(runtime) = sandbox.world.runtimes.get_mut(RuntimeId(CONFINED)) {
-                runtime.confined = true;
-            }
+            confine(&mut sandbox, CONFINED);
             reserved = look(&mut sandbox).unwrap_or(reserved);
             let others = sandbox.peers.keys().filter(|&&id| id != CONFINED);
             let granted: u16 = others.map(|&id| sandbox.alloc.policy.granted(RuntimeId(id))).sum();

@@ -2,8 +2,8 @@
 
 use tailwater_sched::alloc::PolicyName;
 use tailwater_sched::{CoreId, RuntimeId};
-use tailwater_shm::KthreadState;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::{Grant, KthreadState};
 
 use super::{BATCH, SERVICE};
 use crate::config::Config;
@@ -136,6 +136,22 @@ fn a_core_that_was_refused_is_lent_to_others_and_tried_again_after_ten_seconds()
     assert_eq!(sandbox.peer(1).state(0), KthreadState::Running);
     let charged = |id| sandbox.world.runtimes.get(RuntimeId(id)).unwrap().stats.counters.offence_ns.get();
     assert!(charged(0) > 0 && charged(1) == 0);
+}
+
+#[test]
+fn a_kthread_that_has_not_started_keeps_its_core_from_a_thread_that_cannot_be_bound_there() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(BATCH, 1, 0, BestEffort);
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    sandbox.bar_thread(101, CoreId(0));
+    sandbox.peer(BATCH).queue(0, 1);
+    sandbox.tick();
+    sandbox.pass(15_000);
+    sandbox.peer(SERVICE).queue(0, 1);
+    sandbox.tick();
+    assert_eq!(failures(&sandbox), 1);
+    assert!(matches!(sandbox.peer(BATCH).grant(0).0, Grant::Run { .. }));
+    assert_eq!(sandbox.world.stats.cores.no_starts.get(), 0);
 }
 
 #[test]

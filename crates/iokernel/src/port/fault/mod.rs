@@ -17,7 +17,7 @@ use tailwater_shm::{Clock, Cycles};
 use super::grammar::{OptionError, duration_ns, rate_bps, share_ppb, value, words};
 use super::{Account, Attachment, Context, Delivery, Inject, Port, PortError, PortInterface};
 use crate::frame::MacAddr;
-use link::{Link, LinkCounters, LinkSpec};
+use link::{Link, LinkCounters, LinkSpec, MAX_HELD};
 
 /// What is wrong with the network. Parsed from words, each for both directions, or for one with
 /// `in.` or `out.` before it: `loss=1%`, `duplicate=1%`, `corrupt=1%`, `reorder=1%`,
@@ -31,9 +31,6 @@ pub struct FaultSpec {
     /// Seed of all randomness.
     pub seed: u64,
 }
-
-/// Maximum length of a rate's queue, in frames.
-const MAX_QUEUE: u32 = link::MAX_HELD as u32;
 
 impl FromStr for FaultSpec {
     type Err = OptionError;
@@ -73,8 +70,8 @@ fn set(link: &mut LinkSpec, key: &str, name: &str, given: Option<&str>) -> Resul
         "jitter" => link.jitter_ns = time()?,
         "rate" => link.rate_bps = value(key, given, "1kbit to 1000gbit, such as 100mbit", rate_bps)?,
         "queue" => {
-            let frames = |v: &str| v.parse().ok().filter(|n| *n <= MAX_QUEUE);
-            link.queue_frames = value(key, given, &format!("0 to {MAX_QUEUE} frames"), frames)?;
+            let frames = |v: &str| v.parse().ok().filter(|&n: &u32| n as usize <= MAX_HELD);
+            link.queue_frames = value(key, given, &format!("0 to {MAX_HELD} frames"), frames)?;
         }
         _ => {
             let known = "known words are loss, duplicate, corrupt, reorder, reorder-delay, delay, jitter, rate, queue, each also \

@@ -8,7 +8,6 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::Cycles;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 
-use super::super::TURN_US;
 use super::{ELSEWHERE, TURN_FRAMES, ip, two_running};
 use crate::fixture::{Sandbox, measure_as};
 use crate::port::{Attachment, Context, Inject, Port, PortError, SendQueue};
@@ -142,7 +141,7 @@ fn an_iteration_ends_after_a_few_turns_and_the_next_one_begins_with_other_tenant
     }
     sandbox.settle();
     // Each reading of the clock is half a turn later, and one is due after eight frames.
-    measure_as(TURN_US * 500);
+    measure_as(sandbox.switch.timing.turn / 2);
     let sent = |sandbox: &Sandbox, id| {
         sandbox.world.runtimes.get(RuntimeId(id)).unwrap().stats.counters.tx_frames.get()
     };
@@ -262,7 +261,7 @@ fn a_turn_ends_with_the_frame_to_a_port_that_takes_as_long() {
     let (mut sandbox, came) = beside_uplink(32);
     (0..TURN_FRAMES).for_each(|_| sandbox.peer(0).send_udp(0, ELSEWHERE, 5));
     // From one reading of the clock to the next a turn passes.
-    measure_as(TURN_US * 1_000);
+    measure_as(sandbox.switch.timing.turn);
     for round in 1..=4 {
         sandbox.pass(100);
         assert_eq!(came[0].load(Ordering::Relaxed), round);
@@ -279,7 +278,7 @@ fn looks_at_the_rings_of_many_kthreads_without_a_core_are_charged() {
         let rings: Vec<_> = runtime.kthreads.iter_mut().filter_map(|kthread| kthread.egress.take()).collect();
         sandbox.world.arriving.extend(rings);
         let frame = udp(ip(0), ip(0), (5, 7), 60);
-        measure_as(TURN_US * 1_000);
+        measure_as(sandbox.switch.timing.turn);
         // A look costs ten times the 2 us that it takes, and 200 ms may be unpaid.
         for _ in 0..12_000 {
             for kthread in &mut sandbox.peer(0).kthreads {

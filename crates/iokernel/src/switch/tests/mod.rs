@@ -10,8 +10,8 @@ use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, FLAG_PASSED_ON, RingLie};
 use tailwater_shm::{Cycles, Grant, KthreadState};
 
+use super::TURN_FRAMES;
 use super::check::tests::{arp, udp};
-use super::{TURN_FRAMES, TURN_US};
 use crate::config::Config;
 use crate::fixture::{EGRESS, INGRESS_TAIL, RING_BYTES, Sandbox, measure_as};
 use crate::frame::MacAddr;
@@ -201,7 +201,7 @@ fn a_storm_of_broadcasts_is_taken_in_small_portions() {
     let request = arp(ip(0), ip(1));
     (0..10).for_each(|_| sandbox.peer(0).send(0, &request));
     // Each takes half a turn, or more where a runtime is woken for it.
-    measure_as(TURN_US * 500);
+    measure_as(sandbox.switch.timing.turn / 2);
     sandbox.pass(100);
     let flooded = sandbox.world.stats.switch.flooded.get();
     assert!((1..=2).contains(&flooded), "{flooded}");
@@ -241,7 +241,7 @@ fn an_honest_sender_has_its_part_of_the_turns_beside_greedy_ones_with_many_rings
             sandbox.world.runtimes.get(RuntimeId(id)).unwrap().stats.counters.tx_frames.get()
         };
         // Eight frames take a quarter of a turn.
-        measure_as(TURN_US * 250);
+        measure_as(sandbox.switch.timing.turn / 4);
         let mut passes = 0;
         while taken(&sandbox, 0) < 64 {
             sandbox.pass(100);
@@ -262,7 +262,7 @@ fn a_broadcast_counts_against_all_rings_of_its_sender() {
     (0..4).for_each(|k| (0..40).for_each(|_| sandbox.peer(1).send(k, &request)));
     sandbox.peer(0).send_udp(0, ip(2), 5);
     // Each takes half a turn.
-    measure_as(TURN_US * 500);
+    measure_as(sandbox.switch.timing.turn / 2);
     sandbox.pass(100);
     measure_as(0);
     assert_eq!(sandbox.world.stats.switch.flooded.get(), 2);

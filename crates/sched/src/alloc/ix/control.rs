@@ -18,7 +18,7 @@
 //! | was lent a core on which it does not run yet | no: a further core would not come sooner |
 
 use super::super::observe::queued;
-use super::super::{Activity, RuntimeLook};
+use super::super::observe::{Activity, RuntimeLook};
 use super::IxConfig;
 use crate::ids::Nanos;
 

@@ -32,14 +32,17 @@
 //! load does.
 
 mod control;
-mod steps;
+pub(super) mod steps;
 #[cfg(test)]
 mod tests;
 
 pub use steps::{Clock, Clocks, HYPERTHREAD_GAIN, Sequence, Step};
 
+use super::congestion::{Config, CongestionDetection};
+use super::observe::{Hold, RuntimeLook};
 use super::per_runtime::PerRuntime;
-use super::{Action, Config, CongestionDetection, Policy, RuntimeLook, Setting, View};
+use super::policy::{Policy, Setting, View};
+use crate::action::Action;
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::{Class, CoreState, Ledger};
 use crate::topology::Topology;
@@ -346,11 +349,11 @@ impl Policy for IxControl {
 
     fn surplus(&self, view: View<'_>) -> Option<CoreId> {
         let is_outside = |(at, state): (usize, &CoreState)| match state {
-            CoreState::Owned { kthread, .. } => {
+            CoreState::Owned { kthread, .. } if view.obs.hold(at) == Hold::None => {
                 let class = view.ledger.account(kthread.runtime)?.spec().class;
                 (!self.reaches(class, at)).then(|| view.ledger.topology().cores()[at].id)
             }
-            CoreState::Free | CoreState::Absent | CoreState::Moving { .. } => None,
+            CoreState::Owned { .. } | CoreState::Free | CoreState::Absent | CoreState::Moving { .. } => None,
         };
         view.ledger.cores().iter().enumerate().find_map(is_outside)
     }

@@ -23,8 +23,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use tailwater_sched::CoreId;
 
-use super::Surroundings;
-use crate::machine::cpu_set;
+use crate::cpu_set;
 
 /// Time between two looks.
 const LOOK: Duration = Duration::from_millis(100);
@@ -71,7 +70,7 @@ impl Drop for Sleeper {
 
 /// See the module documentation.
 #[derive(Debug)]
-pub(super) struct Presence {
+pub struct Presence {
     /// `None` if Linux has refused one: then nothing is asked.
     sleeper: Option<Sleeper>,
     /// All cores that the process might use when it started.
@@ -93,26 +92,28 @@ struct Change {
 }
 
 impl Presence {
-    /// To be called by the thread that looks.
-    pub(super) fn new(surroundings: &Surroundings) -> Self {
-        let Surroundings { iokernel_core, managed_cores, all_cores, .. } = surroundings;
+    /// Begins to watch the core of the polling thread and the managed cores, which are among all
+    /// those that the process may use. To be called by the thread that looks.
+    #[must_use]
+    pub fn new(polling: u16, managed: Vec<u16>, all: CpuSet) -> Self {
         let sleeper = Sleeper::start().inspect_err(
             |error| tracing::warn!(%error, "cores that are taken from the IOKernel are not noticed"),
         );
         Self {
             sleeper: sleeper.ok(),
-            all: *all_cores,
-            home: sched_getaffinity(None).unwrap_or(*all_cores),
-            polling: *iokernel_core,
-            managed: managed_cores.clone(),
+            all,
+            home: sched_getaffinity(None).unwrap_or(all),
+            polling,
+            managed,
             missing: Vec::new(),
             looked: Instant::now(),
         }
     }
 
     /// Looks if that is due. Returns the managed cores that can be used, if cores are gone or back
-    /// since the last look.
-    pub(super) fn look(&mut self, polling: Pid) -> Option<CpuSet> {
+    /// since the last look. `polling` is the polling thread, which is bound to its core again when
+    /// that is back.
+    pub fn look(&mut self, polling: Pid) -> Option<CpuSet> {
         let now = Instant::now();
         if now.saturating_duration_since(self.looked) < LOOK {
             return None;

@@ -1,0 +1,121 @@
+//! What every core-allocation policy is asked, and by what it decides.
+//!
+//! Owns the [`Policy`] trait, its input [`View`] and [`Setting`]; they stand below the policies.
+//! The [parent module](super) has the contract with the caller.
+
+use super::ix::steps::Clock;
+use super::observe::{Observation, RuntimeLook};
+use crate::action::Action;
+use crate::ids::{CoreId, Nanos, RuntimeId};
+use crate::ledger::{Class, Ledger};
+use heap::vec::Vec;
+
+/// The input of a decision: the time, the observation and the ledger.
+#[derive(Clone, Copy, Debug)]
+pub struct View<'a> {
+    /// Now, on the clock of the ledger's time stamps.
+    pub now: Nanos,
+    /// What the runtimes report about themselves, as of the latest look.
+    pub obs: &'a Observation,
+    /// Which kthread owns which core.
+    pub ledger: &'a Ledger,
+}
+
+impl View<'_> {
+    /// Returns the class as which a runtime competes for cores.
+    pub(super) fn class(&self, runtime: RuntimeId) -> Class {
+        match self.ledger.account(runtime) {
+            Some(account) if !self.is_demoted(runtime) => account.spec().class,
+            _ => Class::BestEffort,
+        }
+    }
+
+    pub(super) fn is_demoted(&self, runtime: RuntimeId) -> bool {
+        self.obs.runtime(runtime).is_some_and(RuntimeLook::is_demoted)
+    }
+}
+
+/// What a policy uses of the machine at present.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Setting {
+    /// Position in the policy's sequence of steps.
+    pub step: u16,
+    /// Number of cores in use.
+    pub cores: u16,
+    /// Clock rate to set; `None` leaves it alone.
+    pub clock: Option<Clock>,
+}
+
+/// Decides which runtime gets which core. The [parent module](super) states the caller's
+/// obligations.
+pub trait Policy {
+    /// Returns a short name for tables and configuration files.
+    fn name(&self) -> &'static str;
+
+    /// Returns the interval at which [`Policy::tick`] is to be called.
+    fn interval(&self) -> Nanos;
+
+    /// Adds a registered runtime, whose kthreads are all parked. May allocate memory.
+    fn attach(&mut self, runtime: RuntimeId, ledger: &Ledger);
+
+    /// Forgets an unregistered runtime; ignores an unknown one. Its former cores are reported by
+    /// [`Policy::idle`].
+    fn detach(&mut self, runtime: RuntimeId);
+
+    /// Looks at every runtime; appends to `actions`.
+    fn tick(&mut self, view: View<'_>, actions: &mut Vec<Action>);
+
+    /// Handles a packet, a doorbell or a due timer for `runtime`, which has no core; appends to
+    /// `actions`. Does nothing for a runtime that has cores or is not attached.
+    fn wakeup(&mut self, view: View<'_>, runtime: RuntimeId, actions: &mut Vec<Action>);
+
+    /// Handles a core that became available: its owner declared itself idle, whatever the
+    /// observation says, or the core has no owner. Appends to `actions`. Does nothing for a core
+    /// that is moving or not managed.
+    fn idle(&mut self, view: View<'_>, core: CoreId, actions: &mut Vec<Action>);
+
+    /// Returns the time of the next tick that may lend a core although nothing happens until then,
+    /// [`Nanos::ZERO`] for the very next one. A caller that stops ticking while nothing happens
+    /// must tick then.
+    fn next_pending(&self, view: View<'_>) -> Option<Nanos> {
+        let _ = view;
+        None
+    }
+
+    /// Returns whether the policy ever lends `core` to `runtime` at present, whatever the
+    /// observation says. Asked while the runtime waits: there is no use in watching cores that it
+    /// cannot get.
+    fn may_serve(&self, runtime: RuntimeId, core: CoreId, ledger: &Ledger) -> bool {
+        let _ = (runtime, core, ledger);
+        true
+    }
+
+    /// Returns a core whose holder is to give it up although no runtime is lent it. The caller asks
+    /// after each tick and each time finds another one, if there is one.
+    fn surplus(&self, view: View<'_>) -> Option<CoreId> {
+        let _ = view;
+        None
+    }
+
+    /// Returns what the policy uses of the machine; `None` for policies that use all of it.
+    fn setting(&self) -> Option<Setting> {
+        None
+    }
+
+    /// Sets whether the clock rates of [`Setting`] can be set, as they can at first.
+    fn allow_clocks(&mut self, allowed: bool, ledger: &Ledger) {
+        let _ = (allowed, ledger);
+    }
+
+    /// Returns true if cores that runtimes request become their own.
+    fn takes_requests(&self) -> bool {
+        false
+    }
+
+    /// Returns how many of the cores that `runtime` requests are its own, as of the latest look;
+    /// 0 under policies that accept no requests.
+    fn granted(&self, runtime: RuntimeId) -> u16 {
+        let _ = runtime;
+        0
+    }
+}
