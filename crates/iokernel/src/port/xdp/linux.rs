@@ -30,8 +30,10 @@ use crate::frame::MacAddr;
 const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
 /// Maximum length of a part of an answer (net/netlink/af_netlink.c).
 const PART: usize = 64 << 10;
-/// Maximum number of messages of an answer; those beyond are not read.
+/// Maximum number of messages of an answer that are kept, and of parts that are read: an answer
+/// that is not read to its end would be in the way of the next question.
 const MOST_MESSAGES: usize = 16_384;
+const MOST_PARTS: usize = 16_384;
 /// Maximum number of notifications that are read at once: more are read at the next look.
 const MOST_NEWS: usize = 4_096;
 
@@ -196,7 +198,7 @@ impl Linux {
         request.serialize(&mut bytes);
         self.questions.send(&bytes, 0)?;
         let mut answer = Vec::new();
-        while answer.len() < MOST_MESSAGES {
+        for _ in 0..MOST_PARTS {
             let mut part = Vec::with_capacity(PART);
             self.questions.recv(&mut part, libc::MSG_DONTWAIT)?;
             if self.read_part(&part, &mut answer)? {
@@ -221,7 +223,9 @@ impl Linux {
                     NetlinkPayload::Done(_) => return Ok(true),
                     NetlinkPayload::Error(error) if error.code.is_none() => return Ok(true),
                     NetlinkPayload::Error(error) => return Err(error.to_io()),
-                    NetlinkPayload::InnerMessage(message) => answer.push(message),
+                    NetlinkPayload::InnerMessage(message) if answer.len() < MOST_MESSAGES => {
+                        answer.push(message);
+                    }
                     _ => {}
                 }
                 if !more {

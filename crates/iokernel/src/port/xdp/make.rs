@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::follow::{Addresses, address_map};
+use super::linux::Linux;
 use super::program::{self, KERNEL, Maps, Owned, Settings};
 use super::{MAX_MTU, MAX_QUEUES, Share, XdpMode, XdpPort, ZeroCopy};
 use crate::frame::MacAddr;
@@ -162,6 +163,20 @@ impl XdpPort {
         // Only used to tell ARP apart that is for programs with MAC addresses of their own.
         let network = self.spec.gateway.unwrap_or(Ipv4Addr::UNSPECIFIED);
         Ok(Some(Owned { mac, ip, network, prefix_len }))
+    }
+
+    /// Returns in words how programs behind the interface's own MAC address reach other networks.
+    pub(super) fn way(&self, index: u32) -> Result<String, PortError> {
+        let Some(gateway) = self.spec.gateway else {
+            return Ok("without gateway=IP and other networks".to_owned());
+        };
+        let routes = Linux::new().and_then(|mut linux| linux.routes(index));
+        let routes = routes.map_err(|e| self.fail(format!("cannot read Linux's routes (netlink): {e}")))?;
+        let default = routes.iter().find(|route| route.prefix_len == 0 && route.network.is_ipv4());
+        Ok(match default {
+            Some(route) => format!("other networks by Linux's router {}", route.via),
+            None => format!("other networks by {gateway}, since Linux has no default route there"),
+        })
     }
 
     pub(super) fn own_mac(&self, interface: &Interface) -> Result<MacAddr, PortError> {

@@ -165,11 +165,13 @@ impl XdpPort {
     pub(super) fn look(&self, mtu: u16, inherits: bool) -> Result<String, PortError> {
         let name = &self.spec.interface;
         let interface = Interface::new(name).map_err(|e| self.explain("open a socket", e))?;
-        let (_, queues) = self.examine(&interface, mtu)?;
+        let (index, queues) = self.examine(&interface, mtu)?;
         let behind = match self.spec.share {
             Share::Nothing => String::new(),
             Share::Mac => format!(", beside its own MAC address {}", self.own_mac(&interface)?),
-            Share::Addresses => format!(", behind its own MAC address {}", self.own_mac(&interface)?),
+            Share::Addresses => {
+                format!(", behind its own MAC address {}, {}", self.own_mac(&interface)?, self.way(index)?)
+            }
         };
         let found = format!("AF_XDP on {name}{behind}, queues: {queues}");
         if inherits {

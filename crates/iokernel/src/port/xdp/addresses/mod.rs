@@ -167,8 +167,8 @@ pub(super) struct Counts {
     pub(super) answered: AtomicU64,
     /// Frames to the gateway that were dropped, because the station of the next hop is unknown.
     pub(super) no_next_hop: AtomicU64,
-    /// Frames that were dropped because nothing of them may be seen on the wire: other protocols, and
-    /// frames to the interface's own MAC address.
+    /// Frames that were dropped because nothing of them may be seen on the wire: other protocols,
+    /// and frames to the interface's own MAC address.
     pub(super) kept: AtomicU64,
 }
 
