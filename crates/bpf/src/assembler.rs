@@ -40,10 +40,8 @@ pub const MOVE: u8 = 0xbf;
 pub const MOVE_32: u8 = 0xbc;
 /// Sets a register to a constant.
 pub const MOVE_IMMEDIATE: u8 = 0xb7;
-/// Sets a register to a constant of four bytes.
-pub const MOVE_IMMEDIATE_32: u8 = 0xb4;
-/// Keeps the bits of a constant in the low half.
-pub const AND_IMMEDIATE_32: u8 = 0x54;
+/// Keeps the bits of a register in the low half.
+pub const AND_32: u8 = 0x5c;
 /// Jumps.
 pub const JUMP: u8 = 0x05;
 /// Jumps if two registers are equal.
@@ -67,7 +65,7 @@ pub const EXIT: u8 = 0x95;
 pub const STACK: u8 = 10;
 
 /// Value of the source register of a 64-bit load whose immediate is a map's descriptor.
-const MAP_DESCRIPTOR: u8 = 1;
+pub(crate) const MAP_DESCRIPTOR: u8 = 1;
 
 /// Encodes one instruction: opcode, registers, offset, immediate (RFC 9669 section 3.1, little
 /// endian).

@@ -34,6 +34,7 @@ use crate::notify::Notifier;
   tailwater iokernel --config /etc/tailwater.toml --socket /run/tailwater/socket
   tailwater iokernel --tap tw0 --host-ip 10.77.0.1          ping and nc -u reach the services
   tailwater iokernel --xdp eth1,gateway=10.77.0.1           an interface of its own, without Linux's network stack
+  tailwater iokernel --xdp eth0,share=addresses,gateway=10.0.1.1 in a cloud: one MAC address for Linux and programs
   tailwater iokernel --xdp eth1 --fault loss=1%,delay=5ms,rate=100mbit,seed=7
   tailwater iokernel --pcap replay=in.pcap,record=out.pcap  a capture file in place of a network
   tailwater iokernel --print-config > tailwater.toml        every setting that has a value
@@ -77,7 +78,8 @@ pub struct IokernelArgs {
     /// Connect runtimes with the network behind an interface, through AF_XDP (needs CAP_NET_RAW,
     /// CAP_NET_ADMIN, CAP_BPF). After the name: gateway=IP, mode=auto|native|skb, queues=N,
     /// zero-copy=auto|on|off, share (leave Linux the frames to the interface's own MAC address),
-    /// fill-checksums (for a veth pair whose other end Linux uses)
+    /// share=addresses (leave it all but those for the programs' IP addresses, which are behind
+    /// that MAC address: for clouds), fill-checksums (for a veth pair whose other end Linux uses)
     #[arg(long, value_name = "INTERFACE[,..]", conflicts_with = "tap")]
     xdp: Option<String>,
     /// Replay a capture file to runtimes and record what they send: replay=FILE, record=FILE, fast,

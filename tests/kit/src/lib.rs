@@ -9,6 +9,7 @@
 
 mod busy;
 pub mod futex;
+pub mod machine;
 pub mod namespace;
 mod own;
 mod process;

@@ -20,6 +20,7 @@ mod rejoin;
 mod replace;
 mod restart;
 mod service_manager;
+mod shared_addresses;
 mod takeover;
 mod takeover_xdp;
 mod tap;

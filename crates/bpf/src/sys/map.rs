@@ -5,10 +5,10 @@
 
 use core::ffi::c_int;
 use core::marker::PhantomData;
-use rustix::fd::{AsRawFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
-use super::{Element, MAP_UPDATE_ELEM, bpf, make_map};
+use super::{Element, MAP_UPDATE_ELEM, OBJ_GET_INFO_BY_FD, bpf, make_map};
 
 const MAP_LOOKUP_ELEM: c_int = 1;
 const MAP_DELETE_ELEM: c_int = 3;
@@ -61,6 +61,35 @@ impl<K: Plain, V: Plain> Map<K, V> {
     fn make(map_type: u32, entries: u32, flags: u32) -> Result<Self, Errno> {
         let map = make_map(map_type, size_of::<K>(), size_of::<V>(), entries, flags)?;
         Ok(Self { map, types: PhantomData })
+    }
+
+    /// Returns the map that another process has made with this descriptor.
+    ///
+    /// # Errors
+    /// [`Errno::INVAL`] if its keys or values have other sizes, or the kernel's error.
+    pub fn adopt(map: OwnedFd) -> Result<Self, Errno> {
+        /// The beginning of `struct bpf_map_info` (linux/bpf.h).
+        #[repr(C)]
+        #[derive(Default)]
+        struct Info {
+            map_type: u32,
+            id: u32,
+            key_size: u32,
+            value_size: u32,
+        }
+        #[repr(C)]
+        struct Attributes {
+            descriptor: u32,
+            len: u32,
+            info: u64,
+        }
+        let mut info = Info::default();
+        let descriptor = map.as_raw_fd() as u32;
+        let (len, address) = (size_of::<Info>() as u32, &raw mut info as u64);
+        bpf(OBJ_GET_INFO_BY_FD, &mut Attributes { descriptor, len, info: address })?;
+        // The kernel reads and writes as many bytes as the map has, whatever the types here are.
+        let fits = (info.key_size as usize, info.value_size as usize) == (size_of::<K>(), size_of::<V>());
+        if fits { Ok(Self { map, types: PhantomData }) } else { Err(Errno::INVAL) }
     }
 
     /// Returns the number that a program names the map by.
@@ -125,6 +154,12 @@ impl<K: Plain, V: Plain> Map<K, V> {
     }
 }
 
+impl<K, V> AsFd for Map<K, V> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.map.as_fd()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -149,5 +184,9 @@ mod tests {
         assert_eq!(map.entries(1).unwrap().len(), 1);
         assert_eq!((map.remove(9), map.remove(8)), (Ok(()), Ok(())));
         assert_eq!(map.entries(9).unwrap(), [(7, [5, 6])]);
+        let same = map.as_fd().try_clone_to_owned().unwrap();
+        assert_eq!(Map::<u64, [u64; 2]>::adopt(same).unwrap().get(7), Ok(Some([5, 6])));
+        let other = map.as_fd().try_clone_to_owned().unwrap();
+        assert_eq!(Map::<u64, u64>::adopt(other).err(), Some(Errno::INVAL), "values of another size");
     }
 }

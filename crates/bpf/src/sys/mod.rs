@@ -7,8 +7,6 @@
 
 #![allow(unsafe_code)]
 
-#[cfg(test)]
-pub(crate) mod machine;
 pub mod map;
 pub mod tracepoint;
 
@@ -16,10 +14,13 @@ use core::ffi::{c_int, c_long};
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
 
+use crate::disassembly::disassemble;
+
 const MAP_CREATE: c_int = 0;
 const MAP_UPDATE_ELEM: c_int = 2;
 const PROG_LOAD: c_int = 5;
 const PROG_TEST_RUN: c_int = 10;
+const OBJ_GET_INFO_BY_FD: c_int = 15;
 const LINK_CREATE: c_int = 28;
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
@@ -42,7 +43,8 @@ pub enum Hook {
 pub struct LoadError {
     /// Linux's error.
     pub errno: Errno,
-    /// The end of the verifier's log, on one line; empty if the verifier did not run.
+    /// The end of the verifier's log and the instructions of the program, on one line; empty if the
+    /// verifier did not run.
     pub log: String,
 }
 
@@ -157,7 +159,10 @@ fn load(program_type: u32, code: &[u64]) -> Result<OwnedFd, LoadError> {
             return Err(LoadError { errno, log: String::new() });
         }
         log.resize(LOG_BYTES, 0);
-        load(&mut log).map_err(|errno| LoadError { errno, log: log_tail(&log) })
+        load(&mut log).map_err(|errno| {
+            let program = disassemble(code).join(" | ");
+            LoadError { errno, log: format!("{}; the program: {program}", log_tail(&log)) }
+        })
     })
 }
 
@@ -239,7 +244,10 @@ mod tests {
             Err(error) if matches!(error.errno, Errno::PERM | Errno::NOSYS) => {
                 eprintln!("skipped: no program can be loaded here ({error})");
             }
-            Err(error) => assert!(error.to_string().contains("R0 !read_ok"), "{error}"),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(error.contains("R0 !read_ok") && error.contains("the program: 0: exit"), "{error}");
+            }
             Ok(_) => panic!("a program without a verdict was loaded"),
         }
     }

@@ -417,11 +417,26 @@ impl Control {
                 if let Some(cores) = presence.look(polling) {
                     self.tell(Command::Present(Box::new(cores)));
                 }
-                self.parts.interfaces.iter_mut().for_each(|interface| interface.look(Instant::now()));
+                self.look_at_interfaces();
                 self.log_left_out();
                 self.end_reunion();
                 self.parts.clocks.keep();
                 self.tell_of_clocks();
+            }
+        }
+    }
+
+    /// Looks at the interfaces of ports, and at whose addresses are whose.
+    fn look_at_interfaces(&mut self) {
+        let Parts { directory, interfaces, .. } = &mut self.parts;
+        let addresses = directory.take_changed();
+        for interface in interfaces {
+            interface.look(Instant::now());
+            if let Some(taken) = interface.take_taken() {
+                directory.set_taken(taken);
+            }
+            if let Some(addresses) = &addresses {
+                interface.set_programs(addresses);
             }
         }
     }

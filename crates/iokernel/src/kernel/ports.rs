@@ -87,7 +87,11 @@ pub(super) fn start_ports(
             return Err(fail("another port has its address".to_owned()).into());
         }
         ports[number].start(&context)?;
-        interfaces.extend(ports[number].interface(&context));
+        let mut interface = ports[number].interface(&context);
+        if let Some(taken) = interface.as_mut().and_then(PortInterface::take_taken) {
+            directory.set_taken(taken);
+        }
+        interfaces.extend(interface);
         if !directory.reserve(&name, None, ports[number].mac()) {
             return Err(fail("another port has its MAC address".to_owned()).into());
         }

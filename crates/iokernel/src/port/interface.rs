@@ -5,12 +5,15 @@
 //! addresses (ip-sysctl, `keep_addr_on_down`), and may be up again before the next look, so Linux's
 //! side gets its address back whenever it is missing. One that is deleted, or moved to another
 //! network namespace, is reported: the descriptors of an AF_XDP port stay valid, and nothing passes
-//! any more.
+//! any more. If Linux goes on using the interface of an AF_XDP port, [`Follower`] follows what it
+//! has.
 
 use rustix::io::Errno;
-use std::net::Ipv6Addr;
+use std::collections::HashSet;
+use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
+use super::xdp::Follower;
 use crate::frame::PREFIX_LEN6;
 use crate::sys::interface::Interface;
 
@@ -29,6 +32,7 @@ pub struct PortInterface {
     /// False once the end of the interface was reported, or if the port itself reports it.
     reports_end: bool,
     next: Option<Instant>,
+    follower: Option<Follower>,
 }
 
 impl PortInterface {
@@ -36,11 +40,33 @@ impl PortInterface {
     pub(crate) fn new(name: &str, ip6: Option<Ipv6Addr>, reports_end: bool) -> Option<Self> {
         let interface = Interface::new(name).ok()?;
         let (index, is_up) = (interface.index().ok()?, interface.is_up());
-        Some(Self { name: name.to_owned(), interface, index, ip6, is_up, reports_end, next: None })
+        let (name, next, follower) = (name.to_owned(), None, None);
+        Some(Self { name, interface, index, ip6, is_up, reports_end, next, follower })
+    }
+
+    /// Has this follow what Linux has.
+    pub(crate) fn with(mut self, follower: Option<Follower>) -> Self {
+        self.follower = follower;
+        self
+    }
+
+    /// Notes that these are the addresses of the programs.
+    pub(crate) fn set_programs(&mut self, addresses: &[IpAddr]) {
+        if let Some(follower) = &mut self.follower {
+            follower.set_programs(addresses.iter().copied());
+        }
+    }
+
+    /// Returns the addresses that no program may have, if they have changed since the last call.
+    pub(crate) fn take_taken(&mut self) -> Option<HashSet<IpAddr>> {
+        self.follower.as_mut()?.take_taken()
     }
 
     /// Looks at the interface if it is time.
     pub(crate) fn look(&mut self, now: Instant) {
+        if let Some(follower) = &mut self.follower {
+            follower.follow(now);
+        }
         if self.next.is_some_and(|next| now < next) {
             return;
         }

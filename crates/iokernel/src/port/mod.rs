@@ -69,7 +69,7 @@ pub use interface::PortInterface;
 
 use crate::frame::MacAddr;
 use rustix::fd::{BorrowedFd, OwnedFd};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use tailwater_shm::{Clock, Cycles};
 
@@ -154,6 +154,15 @@ pub trait Inject {
     /// Returns the MAC address of the runtime or station that has `ip`, for ports that do not use
     /// ARP.
     fn resolve(&self, ip: Ipv4Addr) -> Option<MacAddr>;
+
+    /// Returns the MAC address of a program at `ip`, whether or not there is one; `None` if `ip` is
+    /// not an address that programs have. For ports that find programs by their IP addresses.
+    fn station(&self, ip: IpAddr) -> Option<MacAddr> {
+        match ip {
+            IpAddr::V4(ip) => self.resolve(ip),
+            IpAddr::V6(ip) => MacAddr::from_link_local(ip),
+        }
+    }
 }
 
 /// A port failed permanently: it is detached, and the statistics show its name and this error.

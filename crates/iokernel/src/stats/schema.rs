@@ -386,6 +386,19 @@ const XDP: &[Field] = &[
     counter("checksums_completed", "Transport checksums completed."),
     counter("send_full", "Frames dropped because all send chunks were in use."),
     counter("invalid_descriptors", "Invalid descriptors in the kernel's rings."),
+    counter(
+        "gateway_answers",
+        "Questions of programs for their gateway that were answered (`share=addresses`).",
+    ),
+    counter(
+        "no_next_hop",
+        "Frames to the gateway dropped because the station of Linux's next hop is unknown (`share=addresses`).",
+    ),
+    counter(
+        "kept_off_wire",
+        "Frames dropped because the wire must not see them: other protocols than IP and ARP, and frames to \
+         the interface's own MAC address (`share=addresses`).",
+    ),
 ];
 
 const XDP_QUEUE: &[Field] = &[

@@ -1,10 +1,11 @@
 //! Frames out of ports: every port injects up to its budget, and the switch routes each frame at
 //! once.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use tailwater_shm::Cycles;
 use tailwater_shm::ring::{FIRST_LINE_FRAME, MIN_FRAME};
 
+use super::absent::station_of;
 use super::source::{Origin, Private};
 use super::{Switch, check};
 use crate::capture::Point;
@@ -67,6 +68,10 @@ impl<L: Lender> Inject for Injector<'_, L> {
 
     fn resolve(&self, ip: Ipv4Addr) -> Option<MacAddr> {
         self.switch.ips.get(&ip).copied()
+    }
+
+    fn station(&self, ip: IpAddr) -> Option<MacAddr> {
+        station_of(self.switch.absent.config(), ip).map(|(mac, _)| mac)
     }
 }
 

@@ -182,16 +182,29 @@ impl Interface {
     }
 }
 
-/// Puts an interface into promiscuous mode until the result is dropped.
+/// Frames that an interface accepts beside those for its own addresses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Accepts {
+    /// All frames.
+    Everything,
+    /// Those to groups.
+    Groups,
+}
+
+/// Makes an interface accept frames until the result is dropped.
 ///
 /// # Errors
 /// [`Errno::PERM`] without `CAP_NET_RAW`, [`Errno::NODEV`] if there is no such interface.
-pub(crate) fn promiscuous(index: u32) -> Result<OwnedFd, Errno> {
+pub(crate) fn accept(index: u32, what: Accepts) -> Result<OwnedFd, Errno> {
+    let mr_type = match what {
+        Accepts::Everything => libc::PACKET_MR_PROMISC,
+        Accepts::Groups => libc::PACKET_MR_ALLMULTI,
+    };
     // Protocol 0: the socket receives nothing.
     let socket = socket_with(AddressFamily::PACKET, SocketType::RAW, SocketFlags::CLOEXEC, None::<Protocol>)?;
     let request = libc::packet_mreq {
         mr_ifindex: index as c_int,
-        mr_type: libc::PACKET_MR_PROMISC as u16,
+        mr_type: mr_type as u16,
         mr_alen: 0,
         mr_address: [0; 8],
     };

@@ -231,6 +231,12 @@ impl Queue {
     /// chunks. The frame is not sent before [`flush`](Self::flush).
     #[inline]
     pub(crate) fn send(&mut self, frame: &[u8]) -> bool {
+        self.send_with(frame, |_| ())
+    }
+
+    /// As [`send`](Self::send), after `translate` has changed the copy.
+    #[inline(always)]
+    pub(crate) fn send_with(&mut self, frame: &[u8], translate: impl FnOnce(&mut [u8])) -> bool {
         if frame.len() > self.chunk as usize {
             return false;
         }
@@ -244,6 +250,9 @@ impl Queue {
         unsafe {
             let to = self.memory.base().add(addr as usize);
             core::ptr::copy_nonoverlapping(frame.as_ptr(), to, frame.len());
+            // All its bytes were just written, and `&mut self` keeps all other code of this process
+            // away.
+            translate(core::slice::from_raw_parts_mut(to, frame.len()));
         }
         self.send.write(libc::xdp_desc { addr, len: frame.len() as u32, options: 0 });
         self.pending = true;

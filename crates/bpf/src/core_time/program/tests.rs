@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::Interrupt::{Hard, Soft};
 use super::*;
-use crate::sys::machine::integer_at;
+use tailwater_testkit::machine::integer_at;
 
 const MAPS: Maps = Maps { cores: 1, threads: 2, strangers: 3 };
 /// Cores of the machine, and places in each hash table.

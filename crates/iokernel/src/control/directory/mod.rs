@@ -12,7 +12,7 @@
 pub(super) mod instances;
 
 use std::collections::{HashMap, HashSet};
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use rustix::io::Errno;
 use tailwater_sched::RuntimeId;
@@ -429,6 +429,10 @@ pub(crate) struct Directory {
     entries: HashMap<RuntimeId, Entry>,
     ips: HashMap<Ipv4Addr, String>,
     macs: HashMap<MacAddr, String>,
+    /// Addresses on the wire that are no program's: of Linux and its next hops.
+    taken: HashSet<IpAddr>,
+    /// Addresses of programs have changed.
+    changed: bool,
     tids: HashSet<i32>,
     /// Names and addresses of programs that have not come back from an IOKernel that is gone.
     owed: Vec<Owed>,
@@ -450,6 +454,8 @@ impl Directory {
             entries: HashMap::new(),
             ips: HashMap::new(),
             macs: HashMap::new(),
+            taken: HashSet::new(),
+            changed: false,
             tids: HashSet::new(),
             owed: Vec::new(),
             knows_owed: false,
@@ -469,6 +475,26 @@ impl Directory {
         self.ips.extend(ip.map(|ip| (ip, owner.clone())));
         self.macs.extend(mac.map(|mac| (mac, owner)));
         true
+    }
+
+    /// Replaces the addresses on the wire that no program gets. A program that has one keeps it.
+    pub(crate) fn set_taken(&mut self, taken: HashSet<IpAddr>) {
+        self.taken = taken;
+    }
+
+    fn is_taken(&self, ip: Ipv4Addr) -> bool {
+        self.taken.contains(&ip.into())
+            || self.config.ip6_of(ip).is_some_and(|ip6| self.taken.contains(&ip6.into()))
+    }
+
+    /// Returns the IP addresses of all programs, if they have changed since the last call.
+    pub(crate) fn take_changed(&mut self) -> Option<Vec<IpAddr>> {
+        let of = |place: &Place| {
+            let ip6s = [place.ip6, Some(place.mac.link_local())].into_iter().flatten();
+            core::iter::once(IpAddr::V4(place.ip)).chain(ip6s.map(IpAddr::V6))
+        };
+        core::mem::take(&mut self.changed)
+            .then(|| self.entries.values().flat_map(|entry| of(&entry.place)).collect())
     }
 
     /// Replaces the settings and the grants, for registrations from now on: what is registered
@@ -827,6 +853,7 @@ impl Directory {
     }
 
     fn take_addresses(&mut self, entry: &Entry) {
+        self.changed = true;
         self.ips.insert(entry.place.ip, entry.wish.name.clone());
         self.macs.insert(entry.place.mac, entry.wish.name.clone());
     }
@@ -835,6 +862,7 @@ impl Directory {
         if self.entries.values().any(|entry| entry.place.ip == place.ip) {
             return;
         }
+        self.changed = true;
         self.ips.remove(&place.ip);
         self.macs.remove(&place.mac);
     }
@@ -938,6 +966,12 @@ impl Directory {
                 let (network, prefix_len) = (self.config.network, self.config.prefix_len);
                 return Err(Refusal::AddressOutside { ip, network, prefix_len });
             }
+            Some(ip) if self.is_taken(ip) => {
+                return Err(Refusal::AddressTaken {
+                    ip,
+                    owner: "Linux, or to a router that it uses".to_owned(),
+                });
+            }
             Some(ip) => match self.ips.get(&ip) {
                 Some(owner) => return Err(Refusal::AddressTaken { ip, owner: owner.clone() }),
                 None => ip,
@@ -957,7 +991,7 @@ impl Directory {
         let first = self.config.first_pool_address();
         let mut ip = self.next_ip;
         // A prefix that is kept may be entered in its middle, and met again after the last address.
-        let taken = self.ips.len() + self.macs.len() + self.owed.len();
+        let taken = self.ips.len() + self.macs.len() + self.owed.len() + self.taken.len();
         for _ in 0..=taken + 2 * self.authority.prefixes() {
             let candidate = ip;
             let kept = self.authority.keeps(candidate);
@@ -965,6 +999,7 @@ impl Directory {
             ip = if self.config.is_host(next) { next } else { first };
             if kept.is_none()
                 && !self.ips.contains_key(&candidate)
+                && !self.is_taken(candidate)
                 && !self.owed.iter().any(|owed| owed.ip == candidate)
                 && !self.macs.contains_key(&self.config.macs.of(candidate))
             {

@@ -102,6 +102,27 @@ fn a_mac_address_follows_from_the_address_or_the_configuration_and_a_ports_own_i
 }
 
 #[test]
+fn addresses_of_linux_and_its_routers_are_no_programs_in_either_family() {
+    let mut directory = directory();
+    let first: Ipv4Addr = directory.config.first_pool_address();
+    let linux6: IpAddr = "fd00:7477::7".parse().unwrap();
+    directory.set_taken(HashSet::from([first.into(), linux6]));
+    let at = |host| Register { ip: Some([10, 77, 0, host].into()), ..wish("chooses") };
+    let why = directory.admit(ROOT, &at(7)).unwrap_err().to_string();
+    assert!(why.contains("10.77.0.7") && why.contains("Linux"), "{why}");
+    assert_ne!(directory.admit(ROOT, &wish("of the pool")).unwrap().ip, first);
+    directory.set_taken(HashSet::new());
+    let place = directory.admit(ROOT, &at(7)).unwrap();
+    let changed = directory.take_changed().expect("programs were registered");
+    for ip in [place.ip.into(), linux6, place.mac.link_local().into()] {
+        assert!(changed.contains(&ip), "{ip} {changed:?}");
+    }
+    assert_eq!(directory.take_changed(), None);
+    directory.release(place.id);
+    assert!(directory.take_changed().is_some_and(|changed| !changed.contains(&linux6)));
+}
+
+#[test]
 fn shared_memory_is_limited_for_each_user_for_all_others_and_in_total() {
     let one = RegionSpec::new(2, 1 << 16).unwrap().region_len() as u64;
     let config = Config { max_runtimes: 100, max_region_bytes: Some(16 * one), ..Config::default() };

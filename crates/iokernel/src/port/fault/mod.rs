@@ -8,7 +8,7 @@ pub mod link;
 
 use rustix::fd::{BorrowedFd, OwnedFd};
 use serde_json::{Value, json};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -183,6 +183,10 @@ impl Inject for InnerSwitch<'_> {
 
     fn resolve(&self, ip: Ipv4Addr) -> Option<MacAddr> {
         self.switch.resolve(ip)
+    }
+
+    fn station(&self, ip: IpAddr) -> Option<MacAddr> {
+        self.switch.station(ip)
     }
 }
 

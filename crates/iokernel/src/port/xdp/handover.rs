@@ -12,16 +12,18 @@
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
+use std::sync::Arc;
 use tailwater_shm::control::document_from_file;
 
-use super::make::Made;
-use super::{XdpMode, XdpPort, ZeroCopy};
+use super::make::{Held, Made};
+use super::{Share, XdpMode, XdpPort, ZeroCopy};
 use crate::port::{PortError, STOP_FIRST};
 use crate::sys::xsk::{OpenError, Queue, RING};
 use tailwater_bpf::sys::Hook;
+use tailwater_bpf::sys::map::Map;
 
 /// What the descriptors of a port are. They follow a memory file with this, as a JSON document: the
-/// program's link, the map, then the socket and the frame memory of each queue.
+/// program's link, its maps, then the socket and the frame memory of each queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct Handed {
@@ -34,31 +36,36 @@ pub(super) struct Handed {
     pub(super) chunk: u32,
     /// Entries of each ring.
     pub(super) ring: u32,
-    /// The instructions, with 0 for the map's descriptor.
+    /// The instructions, with 0 for the maps' descriptors.
     pub(super) program: Vec<u64>,
+    /// The part of the settings that options determine: network and mask.
+    #[serde(default)]
+    pub(super) network: [u64; 2],
 }
 
 impl XdpPort {
     /// Returns the descriptors with which the port of another IOKernel goes on.
     pub(super) fn handed(&self) -> Vec<BorrowedFd<'_>> {
         let Some(attached) = &self.attached else { return Vec::new() };
-        let first = [&attached.about, &attached.link, &attached.map].map(AsFd::as_fd);
-        first.into_iter().chain(self.queues.iter().flat_map(Queue::files)).collect()
+        let first = [&attached.about, &attached.link].map(AsFd::as_fd).into_iter();
+        first.chain(attached.maps.files()).chain(self.queues.iter().flat_map(Queue::files)).collect()
     }
 
     /// Takes what the port of another IOKernel has made. `wanted` is what this one would make with
     /// a program in the driver.
     pub(super) fn adopt(&self, devices: Vec<OwnedFd>, wanted: &Handed) -> Result<Made, PortError> {
         let mut devices = devices.into_iter();
-        let (Some(about), Some(link), Some(map)) = (devices.next(), devices.next(), devices.next()) else {
-            return Err(self.fail(format!("the running IOKernel has handed over too little; {STOP_FIRST}")));
-        };
+        let too_little =
+            || self.fail(format!("the running IOKernel has handed over too little; {STOP_FIRST}"));
+        let (Some(about), Some(link)) = (devices.next(), devices.next()) else { return Err(too_little()) };
         let found: Handed = document_from_file(about).map_err(|e| {
             self.fail(format!("cannot read what the running IOKernel uses ({e}); {STOP_FIRST}"))
         })?;
         if let Some(what) = self.difference(&found, wanted) {
             return Err(self.uses_other(what));
         }
+        // The program is the same, and so are its maps.
+        let maps = self.adopt_maps(&mut devices).ok_or_else(too_little)?;
         let mut queues = Vec::new();
         while let (Some(socket), Some(memory)) = (devices.next(), devices.next()) {
             let queue = Queue::adopt(socket, memory, found.chunk).map_err(|error| match error {
@@ -74,10 +81,20 @@ impl XdpPort {
             queues.push(queue);
         }
         if queues.len() != found.queues as usize {
-            return Err(self.fail(format!("the running IOKernel has handed over too little; {STOP_FIRST}")));
+            return Err(too_little());
         }
         let hook = if found.native { Hook::Driver } else { Hook::Generic };
-        Ok(Made { link, map, hook, queues })
+        Ok(Made { link, maps, hook, queues })
+    }
+
+    /// Takes the maps of the program; `None` if one is missing, or is another kind of map.
+    fn adopt_maps(&self, devices: &mut impl Iterator<Item = OwnedFd>) -> Option<Held> {
+        let sockets = devices.next()?;
+        let shares = self.spec.share != Share::Nothing;
+        let settings = if shares { Some(Arc::new(Map::adopt(devices.next()?).ok()?)) } else { None };
+        let behind = self.spec.share == Share::Addresses;
+        let addresses = if behind { Some(Arc::new(Map::adopt(devices.next()?).ok()?)) } else { None };
+        Some(Held { sockets, settings, addresses })
     }
 
     /// Returns the option that would differ.
@@ -92,7 +109,7 @@ impl XdpPort {
             (is_other_mode, "mode"),
             (found.queues != wanted.queues, "number of queues"),
             (found.chunk != wanted.chunk || found.ring != RING, "frame memory"),
-            (found.program != wanted.program, "share, gateway or addresses"),
+            (found.program != wanted.program || found.network != wanted.network, "share, gateway or network"),
         ];
         differences.into_iter().find_map(|(differs, what)| differs.then_some(what))
     }
@@ -118,8 +135,9 @@ mod tests {
 
     #[test]
     fn another_use_of_the_interface_is_named() {
+        let (program, network) = (vec![1, 2], [0, 0]);
         let wanted =
-            Handed { interface: 3, native: true, queues: 1, chunk: 2048, ring: RING, program: vec![1, 2] };
+            Handed { interface: 3, native: true, queues: 1, chunk: 2048, ring: RING, program, network };
         let port = |words: &str| XdpPort::new(words.parse().unwrap());
         let difference = |words, found: Handed| port(words).difference(&found, &wanted);
         assert_eq!(difference("a0", wanted.clone()), None);
@@ -127,7 +145,9 @@ mod tests {
         assert_eq!(difference("a0,mode=skb", wanted.clone()), Some("mode"));
         assert_eq!(difference("a0", Handed { queues: 2, ..wanted.clone() }), Some("number of queues"));
         let other = Handed { program: vec![1], ..wanted.clone() };
-        assert_eq!(difference("a0", other), Some("share, gateway or addresses"));
+        assert_eq!(difference("a0", other), Some("share, gateway or network"));
+        let other = Handed { network: [7, 0], ..wanted.clone() };
+        assert_eq!(difference("a0", other), Some("share, gateway or network"));
         assert!(port("a0,zero-copy=off").permits(false) && !port("a0,zero-copy=off").permits(true));
         let why = port("a0").adopt(Vec::new(), &wanted).err().unwrap().to_string();
         assert!(why.contains("a0") && why.contains("without --takeover"), "{why}");

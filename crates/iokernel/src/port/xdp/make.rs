@@ -1,18 +1,23 @@
-//! Makes the parts of an AF_XDP port on its interface: the redirect program, its attachment, and a
-//! bound socket for each queue.
+//! Makes the parts of an AF_XDP port on its interface: the redirect program and its maps, its
+//! attachment, and a bound socket for each queue.
 //!
 //! All are descriptors, which end with the port unless another process has them, too.
 
-use rustix::fd::{AsRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::program::{self, KERNEL, Owned};
-use super::{MAX_MTU, MAX_QUEUES, XdpMode, XdpPort, ZeroCopy};
+use super::follow::{Addresses, address_map};
+use super::linux::Linux;
+use super::program::{self, KERNEL, Maps, Owned, Settings};
+use super::{MAX_MTU, MAX_QUEUES, Share, XdpMode, XdpPort, ZeroCopy};
 use crate::frame::MacAddr;
 use crate::port::PortError;
 use crate::sys::interface::Interface;
 use crate::sys::xsk::{OpenError, Queue};
+use tailwater_bpf::sys::map::Map;
 use tailwater_bpf::sys::{self as bpf, Hook};
 
 /// Maximum number of attempts to bind or attach while the kernel takes down the previous user of
@@ -21,10 +26,36 @@ const BUSY_TRIES: u32 = 100;
 /// Pause between two attempts.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
+/// The maps of a redirect program.
+pub(super) struct Held {
+    pub(super) sockets: OwnedFd,
+    /// If Linux goes on using the interface.
+    pub(super) settings: Option<Arc<Map<u32, Settings>>>,
+    /// If programs are behind its own MAC address.
+    pub(super) addresses: Option<Arc<Addresses>>,
+}
+
+impl Held {
+    fn numbers(&self) -> Maps {
+        Maps {
+            sockets: self.sockets.as_raw_fd(),
+            settings: self.settings.as_ref().map_or(0, |map| map.number()),
+            addresses: self.addresses.as_ref().map_or(0, |map| map.number()),
+        }
+    }
+
+    /// Returns their descriptors, in this order.
+    pub(super) fn files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let settings = self.settings.as_ref().map(|map| map.as_fd());
+        let addresses = self.addresses.as_ref().map(|map| map.as_fd());
+        [Some(self.sockets.as_fd()), settings, addresses].into_iter().flatten()
+    }
+}
+
 /// What directs frames to sockets, and the sockets, one for each queue.
 pub(super) struct Made {
     pub(super) link: OwnedFd,
-    pub(super) map: OwnedFd,
+    pub(super) maps: Held,
     pub(super) hook: Hook,
     pub(super) queues: Vec<Queue>,
 }
@@ -35,12 +66,10 @@ impl XdpPort {
         &self,
         (index, count): (u32, u32),
         chunk: u32,
-        interface: &Interface,
-        prefix_len: u8,
+        owned: Option<&Owned>,
     ) -> Result<Made, PortError> {
-        let map = bpf::socket_map(count).map_err(|e| self.explain("make a socket map", e))?;
-        let code = self.code(map.as_raw_fd(), interface, prefix_len)?;
-        let program = bpf::load_xdp(&code).map_err(|error| match error.errno {
+        let maps = self.maps(count, owned).map_err(|e| self.explain("make the maps of its program", e))?;
+        let program = bpf::load_xdp(&self.code(maps.numbers())).map_err(|error| match error.errno {
             Errno::PERM => self.explain("load the redirect program", Errno::PERM),
             _ => self.fail(format!("cannot load the redirect program: {error}")),
         })?;
@@ -49,11 +78,22 @@ impl XdpPort {
         let mut queues = Vec::new();
         for number in 0..count {
             let queue = self.open(index, number, chunk, hook)?;
-            bpf::set_socket(&map, number, &**queue.socket())
+            bpf::set_socket(&maps.sockets, number, &**queue.socket())
                 .map_err(|e| self.explain("enter a socket", e))?;
             queues.push(queue);
         }
-        Ok(Made { link, map, hook, queues })
+        Ok(Made { link, maps, hook, queues })
+    }
+
+    /// Returns the maps of the program, with what belongs to Linux.
+    fn maps(&self, count: u32, owned: Option<&Owned>) -> Result<Held, Errno> {
+        let sockets = bpf::socket_map(count)?;
+        let Some(owned) = owned else { return Ok(Held { sockets, settings: None, addresses: None }) };
+        let settings = Map::array(1)?;
+        settings.set(0, owned.settings())?;
+        let addresses =
+            if self.spec.share == Share::Addresses { Some(Arc::new(address_map()?)) } else { None };
+        Ok(Held { sockets, settings: Some(Arc::new(settings)), addresses })
     }
 
     /// Attaches the program to the first hook that the options and the driver allow; returns the
@@ -105,18 +145,38 @@ impl XdpPort {
         Ok(queue)
     }
 
-    /// Returns the redirect program for the map with descriptor `map`.
-    pub(super) fn code(
-        &self,
-        map: RawFd,
-        interface: &Interface,
-        prefix_len: u8,
-    ) -> Result<Vec<u64>, PortError> {
-        let Some(network) = self.spec.gateway.filter(|_| self.spec.share) else {
-            return Ok(program::redirect_all(map, KERNEL));
+    /// Returns the redirect program for these maps.
+    pub(super) fn code(&self, maps: Maps) -> Vec<u64> {
+        match self.spec.share {
+            Share::Nothing => program::redirect_all(maps.sockets, KERNEL),
+            Share::Mac => program::redirect_foreign(maps, KERNEL),
+            Share::Addresses => program::redirect_addresses(maps, KERNEL),
+        }
+    }
+
+    /// Returns what belongs to Linux on the interface; `None` if nothing does.
+    pub(super) fn owned(&self, interface: &Interface, prefix_len: u8) -> Result<Option<Owned>, PortError> {
+        if self.spec.share == Share::Nothing {
+            return Ok(None);
+        }
+        let (mac, ip) = (self.own_mac(interface)?, interface.ip());
+        // Only used to tell ARP apart that is for programs with MAC addresses of their own.
+        let network = self.spec.gateway.unwrap_or(Ipv4Addr::UNSPECIFIED);
+        Ok(Some(Owned { mac, ip, network, prefix_len }))
+    }
+
+    /// Returns in words how programs behind the interface's own MAC address reach other networks.
+    pub(super) fn way(&self, index: u32) -> Result<String, PortError> {
+        let Some(gateway) = self.spec.gateway else {
+            return Ok("without gateway=IP and other networks".to_owned());
         };
-        let mac = self.own_mac(interface)?;
-        Ok(program::redirect_foreign(map, KERNEL, &Owned { mac, ip: interface.ip(), network, prefix_len }))
+        let routes = Linux::new().and_then(|mut linux| linux.routes(index));
+        let routes = routes.map_err(|e| self.fail(format!("cannot read Linux's routes (netlink): {e}")))?;
+        let default = routes.iter().find(|route| route.prefix_len == 0 && route.network.is_ipv4());
+        Ok(match default {
+            Some(route) => format!("other networks by Linux's router {}", route.via),
+            None => format!("other networks by {gateway}, since Linux has no default route there"),
+        })
     }
 
     pub(super) fn own_mac(&self, interface: &Interface) -> Result<MacAddr, PortError> {

@@ -2,9 +2,13 @@
 //! veth pair, and memory of this process, without Linux's network stack in between.
 //!
 //! Owns the sockets (one per receive queue), the program that redirects frames to them (module
-//! `program`), its attachment, and the interface's promiscuous mode. All are descriptors: they end
-//! with the port, or with the process however it dies, and nothing stays behind on the interface.
-//! In a takeover the other process goes on with them (module `handover`).
+//! `program`), its maps and attachment, and the interface's promiscuous mode. All are descriptors:
+//! they end with the port, or with the process however it dies, and nothing stays behind on the
+//! interface. In a takeover the other process goes on with them (module `handover`).
+//!
+//! Linux may go on using the interface, by its MAC address or by its IP addresses. In the second
+//! case programs are behind the same MAC address: module `addresses` translates each frame, and
+//! says who is who. Module `follow` keeps up with what Linux has, which module `linux` reads.
 //!
 //! The fastest mode is tried first; the log and the statistics show the one in use:
 //!
@@ -18,17 +22,22 @@
 //!
 //! Frames are up to one memory chunk long: MTUs above [`MAX_MTU`] are refused.
 
+mod addresses;
+mod follow;
 mod handover;
+mod linux;
 mod make;
 pub(crate) mod program;
 mod spec;
 
-pub use spec::{MAX_QUEUES, XdpMode, XdpSpec, ZeroCopy};
+pub(crate) use follow::Follower;
+pub use spec::{MAX_QUEUES, Share, XdpMode, XdpSpec, ZeroCopy};
 
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use serde_json::{Value, json};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use tailwater_shm::Cycles;
@@ -36,10 +45,12 @@ use tailwater_shm::control::document_to_file;
 
 use super::{Account, Attachment, Context, Inject, Port, PortError, PortInterface, SendQueue, checksum};
 use crate::frame::{ETHERNET_HEADER, MacAddr};
-use crate::sys::interface::{Interface, promiscuous};
+use crate::sys::interface::{Accepts, Interface, accept};
 use crate::sys::xsk::{self, HEADROOM, OpenError, Queue};
+use addresses::{Counts, Gateway, Latest, Outward, Translation};
 use handover::Handed;
-use program::KERNEL;
+use make::Held;
+use program::{KERNEL, Maps, Owned};
 use tailwater_bpf::sys::{self as bpf, Hook};
 
 /// Maximum length of an IP packet in bytes: a page, less the kernel's headroom and the Ethernet
@@ -65,16 +76,21 @@ pub struct XdpPort {
     events: Option<OwnedFd>,
     /// Of the port of another IOKernel; gone once started.
     inherited: Option<Vec<OwnedFd>>,
+    /// If programs are behind the interface's own MAC address; made at the start.
+    translation: Option<Translation>,
+    /// For the control thread; made at the start.
+    follower: Cell<Option<Follower>>,
     account: Arc<XdpAccount>,
 }
 
 /// What directs frames to the sockets.
 struct Attached {
     link: OwnedFd,
-    map: OwnedFd,
+    maps: Held,
     /// What these and the sockets are, for another IOKernel.
     about: OwnedFd,
-    _promiscuous: OwnedFd,
+    /// Makes the interface accept frames to other addresses than its own.
+    _accepts: OwnedFd,
 }
 
 /// Mode and counters of an AF_XDP port.
@@ -87,6 +103,8 @@ struct XdpAccount {
     send_full: AtomicU64,
     /// Invalid descriptors in the kernel's rings.
     invalid: AtomicU64,
+    /// Of the translation.
+    behind: Arc<Counts>,
 }
 
 #[derive(Debug)]
@@ -112,7 +130,10 @@ impl Account for XdpAccount {
             .collect();
         json!({ "kind": "af-xdp", "mode": facts.mode, "copy": facts.copy, "queues": queues,
                 "checksums_completed": load(&self.completed), "send_full": load(&self.send_full),
-                "invalid_descriptors": load(&self.invalid) })
+                "invalid_descriptors": load(&self.invalid),
+                "gateway_answers": load(&self.behind.answered),
+                "no_next_hop": load(&self.behind.no_next_hop),
+                "kept_off_wire": load(&self.behind.kept) })
     }
 }
 
@@ -130,6 +151,8 @@ impl XdpPort {
             first: 0,
             events: None,
             inherited: None,
+            translation: None,
+            follower: Cell::new(None),
             account,
         }
     }
@@ -142,11 +165,15 @@ impl XdpPort {
     pub(super) fn look(&self, mtu: u16, inherits: bool) -> Result<String, PortError> {
         let name = &self.spec.interface;
         let interface = Interface::new(name).map_err(|e| self.explain("open a socket", e))?;
-        let (_, queues) = self.examine(&interface, mtu)?;
-        if self.spec.share {
-            self.own_mac(&interface)?;
-        }
-        let found = format!("AF_XDP on {name}, queues: {queues}");
+        let (index, queues) = self.examine(&interface, mtu)?;
+        let behind = match self.spec.share {
+            Share::Nothing => String::new(),
+            Share::Mac => format!(", beside its own MAC address {}", self.own_mac(&interface)?),
+            Share::Addresses => {
+                format!(", behind its own MAC address {}, {}", self.own_mac(&interface)?, self.way(index)?)
+            }
+        };
+        let found = format!("AF_XDP on {name}{behind}, queues: {queues}");
         if inherits {
             return Ok(found);
         }
@@ -214,23 +241,30 @@ impl Port for XdpPort {
         let longest = u32::from(context.mtu) + ETHERNET_HEADER as u32 + HEADROOM;
         let chunk = if longest <= SMALL_CHUNK { SMALL_CHUNK } else { 4096 };
         self.is_veth = interface.is_veth();
-        self.mac = self.spec.share.then(|| self.own_mac(&interface)).transpose()?;
+        let owned = self.owned(&interface, context.prefix_len)?;
+        self.mac = owned.map(|owned| owned.mac);
         let mut handed = Handed {
             interface: index,
             native: true,
             queues: count,
             chunk,
             ring: xsk::RING,
-            program: self.code(0, &interface, context.prefix_len)?,
+            program: self.code(Maps { sockets: 0, settings: 0, addresses: 0 }),
+            network: self.network(owned.as_ref()),
         };
         let made = match self.inherited.take() {
             Some(devices) => self.adopt(devices, &handed)?,
-            None => self.make((index, count), chunk, &interface, context.prefix_len)?,
+            None => self.make((index, count), chunk, owned.as_ref())?,
         };
         handed.native = made.hook == Hook::Driver;
         let about = document_to_file("tailwater-xdp", &handed)
             .map_err(|e| self.fail(format!("cannot write for a takeover what it uses: {e}")))?;
-        let promiscuous = promiscuous(index).map_err(|e| self.explain("set promiscuous mode", e))?;
+        let accepts = match self.spec.share {
+            Share::Addresses => Accepts::Groups,
+            Share::Nothing | Share::Mac => Accepts::Everything,
+        };
+        let accepts = accept(index, accepts).map_err(|e| self.explain("set promiscuous mode", e))?;
+        self.follow(index, &made.maps, owned, context)?;
         let events = watch(&made.queues).map_err(|e| self.explain("watch its sockets", e))?;
         self.queues = made.queues;
         let facts = Facts {
@@ -242,25 +276,34 @@ impl Port for XdpPort {
         tracing::info!(port = self.spec.interface, mode, copy, queues = count, "AF_XDP");
         // Fails only when set twice; a port is started once.
         let _ = self.account.facts.set(facts);
-        let (link, map) = (made.link, made.map);
-        self.attached = Some(Attached { link, map, about, _promiscuous: promiscuous });
+        let (link, maps) = (made.link, made.maps);
+        self.attached = Some(Attached { link, maps, about, _accepts: accepts });
         self.events = Some(events);
         Ok(())
     }
 
     fn interface(&self, _context: &Context) -> Option<PortInterface> {
-        PortInterface::new(&self.spec.interface, None, true)
+        let interface = PortInterface::new(&self.spec.interface, None, true)?;
+        Some(interface.with(self.follower.take()))
     }
 
     fn poll(&mut self, _now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
         let (mut frames, count) = (0, self.queues.len());
+        if let Some(translation) = &mut self.translation {
+            frames += translation.poll(switch);
+        }
         for i in 0..count {
             let queue = &mut self.queues[(self.first + i) % count];
-            let (fill, account) = (self.spec.fill_checksums, &self.account);
+            let (fill, account, translation) = (self.spec.fill_checksums, &self.account, &self.translation);
             let seen = queue.invalid;
-            let taken = queue.receive(budget - frames, |frame| {
+            let taken = queue.receive(budget.saturating_sub(frames), |frame| {
                 if fill && checksum::complete(frame) {
                     account.completed.fetch_add(1, Ordering::Relaxed);
+                }
+                if let Some(translation) = translation
+                    && !translation.enter(frame, |ip| switch.station(ip))
+                {
+                    return;
                 }
                 switch.inject(frame);
             });
@@ -273,7 +316,7 @@ impl Port for XdpPort {
                 account.invalid.fetch_add(queue.invalid - seen, Ordering::Relaxed);
             }
         }
-        if frames == budget {
+        if frames >= budget {
             // Another queue is first next time, so that the first does not starve the others.
             self.first = (self.first + 1) % count.max(1);
         }
@@ -294,6 +337,9 @@ impl Port for XdpPort {
     }
 
     fn transmit_to(&mut self, number: usize, _now: Cycles, frame: &[u8]) -> bool {
+        if self.translation.is_some() {
+            return self.transmit_behind(number, frame);
+        }
         let Some(queue) = self.queues.get_mut(number) else { return false };
         let sent = queue.send(frame);
         if !sent {
@@ -306,6 +352,10 @@ impl Port for XdpPort {
         self.queues.iter_mut().filter(|queue| queue.has_unsent()).for_each(Queue::flush);
     }
 
+    fn next_event(&self) -> Option<Cycles> {
+        self.translation.as_ref().is_some_and(Translation::has_answers).then_some(0)
+    }
+
     fn account(&self) -> Option<Arc<dyn Account>> {
         Some(Arc::clone(&self.account) as Arc<dyn Account>)
     }
@@ -316,6 +366,52 @@ impl Port for XdpPort {
 }
 
 impl XdpPort {
+    /// Returns the part of the settings that options determine.
+    fn network(&self, owned: Option<&Owned>) -> [u64; 2] {
+        match owned.map(Owned::settings) {
+            Some([_, _, network, mask]) if self.spec.share == Share::Mac => [network, mask],
+            _ => [0; 2],
+        }
+    }
+
+    /// Has what Linux goes on using followed, and programs behind its MAC address translated.
+    fn follow(
+        &mut self,
+        index: u32,
+        maps: &Held,
+        owned: Option<Owned>,
+        context: &Context,
+    ) -> Result<(), PortError> {
+        let Some((settings, owned)) = maps.settings.clone().zip(owned) else { return Ok(()) };
+        let gateway = self.spec.gateway.map(|ip| Gateway { ip, ip6: context.ip6_of(ip) });
+        let latest = Arc::new(Latest::default());
+        let behind = maps.addresses.clone().map(|map| (map, gateway, Arc::clone(&latest)));
+        let is_behind = behind.is_some();
+        let follower = Follower::new(&self.spec.interface, index, (settings, owned), behind)
+            .map_err(|e| self.fail(format!("cannot read Linux's addresses and routes (netlink): {e}")))?;
+        self.follower.set(Some(follower));
+        let counts = Arc::clone(&self.account.behind);
+        self.translation = is_behind.then(|| Translation::new(latest, gateway, counts));
+        Ok(())
+    }
+
+    /// As [`transmit_to`](Port::transmit_to), for a program behind the interface's own MAC address.
+    #[inline(never)]
+    fn transmit_behind(&mut self, number: usize, frame: &[u8]) -> bool {
+        let Some(translation) = &mut self.translation else { return false };
+        let station = match translation.judge(frame) {
+            Outward::Leaves(station) => station,
+            Outward::Answered => return true,
+            Outward::Dropped => return false,
+        };
+        let Some(queue) = self.queues.get_mut(number) else { return false };
+        let sent = queue.send_with(frame, |copy| translation.leave(copy, station));
+        if !sent {
+            self.account.send_full.fetch_add(1, Ordering::Relaxed);
+        }
+        sent
+    }
+
     /// Returns the number of the queue that frames of this flow are put into.
     #[inline(always)]
     fn number(&self, frame: &[u8]) -> usize {

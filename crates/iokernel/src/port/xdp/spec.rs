@@ -33,8 +33,21 @@ pub enum ZeroCopy {
     Off,
 }
 
+/// What Linux keeps of the interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Share {
+    /// Nothing.
+    #[default]
+    Nothing,
+    /// Its own MAC address; each program has another one.
+    Mac,
+    /// Its own IP addresses; programs have others behind the same MAC address.
+    Addresses,
+}
+
 /// Which interface, and how. Parsed from words: `INTERFACE` first, then any of `gateway=IP`,
-/// `mode=auto|native|skb`, `queues=N`, `zero-copy=auto|on|off`, `share`, `fill-checksums`.
+/// `mode=auto|native|skb`, `queues=N`, `zero-copy=auto|on|off`, `share`, `share=mac|addresses`,
+/// `fill-checksums`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XdpSpec {
     /// Name of the interface.
@@ -48,9 +61,8 @@ pub struct XdpSpec {
     pub queues: Option<u32>,
     /// Who copies frames.
     pub zero_copy: ZeroCopy,
-    /// Leave Linux the frames for the interface's own MAC address; needs `gateway` to know the
-    /// runtimes' network.
-    pub share: bool,
+    /// What Linux keeps; [`Share::Mac`] needs `gateway` to know the runtimes' network.
+    pub share: Share,
     /// Complete transport checksums that the sender left to its card: for a veth pair whose other
     /// end Linux itself uses.
     pub fill_checksums: bool,
@@ -76,7 +88,7 @@ impl FromStr for XdpSpec {
             mode: XdpMode::Auto,
             queues: None,
             zero_copy: ZeroCopy::Auto,
-            share: false,
+            share: Share::Nothing,
             fill_checksums: false,
         };
         for (key, given) in words {
@@ -102,15 +114,22 @@ impl FromStr for XdpSpec {
                         _ => None,
                     })?;
                 }
-                "share" => spec.share = true,
+                "share" => {
+                    spec.share = value(key, given.or(Some("mac")), "share=mac or addresses", |v| match v {
+                        "mac" => Some(Share::Mac),
+                        "addresses" => Some(Share::Addresses),
+                        _ => None,
+                    })?;
+                }
                 "fill-checksums" => spec.fill_checksums = true,
                 _ => {
-                    let known = "known words are gateway=, mode=, queues=, zero-copy=, share, fill-checksums";
+                    let known =
+                        "known words are gateway=, mode=, queues=, zero-copy=, share, share=, fill-checksums";
                     return Err(OptionError::new(key, known));
                 }
             }
         }
-        if spec.share && spec.gateway.is_none() {
+        if spec.share == Share::Mac && spec.gateway.is_none() {
             return Err(OptionError::new("share", "needs gateway=IP, an address of the runtimes' network"));
         }
         Ok(spec)
@@ -128,7 +147,8 @@ mod tests {
         assert_eq!(spec.interface, "eth1");
         assert_eq!(spec.gateway, Some(Ipv4Addr::new(10, 77, 0, 1)));
         assert_eq!((spec.mode, spec.zero_copy, spec.queues), (XdpMode::Skb, ZeroCopy::Off, Some(4)));
-        assert!(spec.share && spec.fill_checksums);
+        assert!(spec.share == Share::Mac && spec.fill_checksums);
+        assert_eq!("eth1,share=addresses".parse::<XdpSpec>().unwrap().share, Share::Addresses);
         for (bad, part) in [
             ("", "interface must come first"),
             ("mode=skb", "interface must come first"),
@@ -137,6 +157,7 @@ mod tests {
             ("eth1,queues=0", "1 to 16"),
             ("eth1,gateway=x", "IPv4"),
             ("eth1,share", "gateway"),
+            ("eth1,share=ports", "mac or addresses"),
             ("eth1,shared", "fill-checksums"),
             ("an-interface-name-that-is-long", "bytes"),
         ] {

@@ -178,7 +178,7 @@ pub(super) fn departure(
 
 /// What a message of ARP or neighbour discovery says about an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Resolution {
+pub(crate) enum Resolution {
     /// A host asks for the station of `target`.
     Question { target: IpAddr, by: IpAddr, station: MacAddr },
     /// A host states that an address is its own, or is about to take it.
@@ -186,7 +186,7 @@ pub(super) enum Resolution {
 }
 
 /// Returns what a frame says about an address; `None` for other frames.
-pub(super) fn resolution(frame: &[u8]) -> Option<Resolution> {
+pub(crate) fn resolution(frame: &[u8]) -> Option<Resolution> {
     let (ethernet, bytes) = EthernetHeader::parse(frame).ok()?;
     match ethernet.ethertype {
         EtherType::ARP => {
@@ -233,7 +233,7 @@ pub(super) fn resolution(frame: &[u8]) -> Option<Resolution> {
 }
 
 /// Returns the answer to a question: `target` is at `own`.
-pub(super) fn resolved(target: IpAddr, own: MacAddr, (by, station): (IpAddr, MacAddr)) -> Option<Vec<u8>> {
+pub(crate) fn resolved(target: IpAddr, own: MacAddr, (by, station): (IpAddr, MacAddr)) -> Option<Vec<u8>> {
     match (target, by) {
         (IpAddr::V4(target), IpAddr::V4(by)) => Some(arp_reply((target, own), (by, station))),
         (IpAddr::V6(target), IpAddr::V6(by)) => Some(advertisement((target, own), (by, station))),

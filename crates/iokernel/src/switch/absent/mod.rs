@@ -61,11 +61,11 @@ use crate::runtime::{EndReason, Runtime};
 use crate::stats::Stats;
 use crate::tenant::Key;
 use crate::world::{Lender, World};
-use answer::Resolution;
+pub(crate) use answer::{Resolution, resolution, resolved};
 
 /// For how long an address is absent after its program's end, in seconds: about as long as Linux
 /// sends a segment again (`tcp_retries2`).
-const KEPT_S: u64 = 900;
+pub(crate) const KEPT_S: u64 = 900;
 /// For how long the programs of an earlier IOKernel may come back, in seconds: as long as their
 /// places are kept in a takeover.
 const GRACE_S: u64 = 30;
@@ -310,16 +310,7 @@ impl Absent {
         (macs, ips): (&MacTable, &HashMap<Ipv4Addr, MacAddr>),
         now: Cycles,
     ) -> Option<MacAddr> {
-        let (mac, ip) = match ip {
-            IpAddr::V4(ip) => (self.config.macs.of(ip), Some(ip)),
-            IpAddr::V6(ip) => match MacAddr::from_link_local(ip) {
-                Some(mac) => (mac, None),
-                None => {
-                    let ip4 = ip4_of(&self.config, ip)?;
-                    (self.config.macs.of(ip4), Some(ip4))
-                }
-            },
-        };
+        let (mac, ip) = station_of(&self.config, ip)?;
         if macs.find(mac.key()).is_some() || ip.is_some_and(|ip| ips.contains_key(&ip)) {
             return None;
         }
@@ -368,7 +359,7 @@ impl Switch {
         now: Cycles,
     ) -> bool {
         let shown = source.shown();
-        let question = match answer::resolution(shown) {
+        let question = match resolution(shown) {
             Some(Resolution::Question { target, .. }) => Some(target),
             _ => None,
         };
@@ -420,7 +411,7 @@ impl Switch {
         if !self.absent.closed && self.absent.kept.is_empty() {
             return;
         }
-        match answer::resolution(source.shown()) {
+        match resolution(source.shown()) {
             Some(Resolution::Question { target, by, station }) => {
                 if matches!(origin, Origin::Port(_)) {
                     self.absent.forget(by);
@@ -428,7 +419,7 @@ impl Switch {
                 let Some(mac) = self.absent.station(target, (&self.macs, &self.ips), now) else { return };
                 if !self.absent.may_answer(origin, now) {
                     world.stats.switch.absent_limited.add(1);
-                } else if let Some(frame) = answer::resolved(target, mac, (by, station)) {
+                } else if let Some(frame) = resolved(target, mac, (by, station)) {
                     self.send_answer(origin, frame, world, lender, now);
                 }
             }
@@ -524,6 +515,19 @@ impl Switch {
             self.absent.reports.push_back(report);
         }
     }
+}
+
+/// Returns the MAC address of a program at `ip`, whether or not there is one, and its IPv4 address
+/// unless `ip` is a link-local one.
+pub(super) fn station_of(config: &Config, ip: IpAddr) -> Option<(MacAddr, Option<Ipv4Addr>)> {
+    let ip4 = match ip {
+        IpAddr::V4(ip) => ip,
+        IpAddr::V6(ip) => match MacAddr::from_link_local(ip) {
+            Some(mac) => return Some((mac, None)),
+            None => ip4_of(config, ip)?,
+        },
+    };
+    Some((config.macs.of(ip4), Some(ip4)))
 }
 
 /// Returns the IPv4 address to which an IPv6 address of the network corresponds.

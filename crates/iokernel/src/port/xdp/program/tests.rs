@@ -6,8 +6,11 @@ use super::*;
 use proptest::prelude::*;
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
-use tailwater_bpf::assembler::{LOAD_U64, encode};
+use std::sync::atomic::AtomicU64;
+use tailwater_bpf::assembler::encode;
 use tailwater_bpf::sys as bpf;
+use tailwater_bpf::sys::map::Map;
+use tailwater_testkit::machine::integer_at;
 
 /// The context of the virtual machine differs: its addresses have 64 bits.
 const MACHINE: ContextLayout = ContextLayout { data: 0, data_end: 8, queue: 16, load_address: LOAD_U64 };
@@ -19,7 +22,18 @@ const OWN: Owned = Owned {
     prefix_len: 16,
 };
 
-/// Returns the verdict that the table of the module documentation gives.
+/// Numbers of the maps in the virtual machine.
+const MAPS: Maps = Maps { sockets: 42, settings: 43, addresses: 44 };
+
+/// Addresses of programs.
+const THEIRS: [IpAddr; 3] = [
+    IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2)),
+    IpAddr::V4(Ipv4Addr::new(10, 77, 255, 254)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0x7477, 0, 0, 0, 0, 0, 2)),
+];
+
+/// Returns the verdict that the table of the module documentation gives for programs with MAC
+/// addresses of their own.
 fn expected(frame: &[u8]) -> u32 {
     let foreign = match frame {
         [] | [_, ..] if frame.len() < ETHERNET_HEADER => false,
@@ -34,6 +48,40 @@ fn expected(frame: &[u8]) -> u32 {
     if foreign { REDIRECT } else { PASS }
 }
 
+/// Returns the verdict that the table gives for programs behind the own MAC address.
+fn expected_by_address(frame: &[u8]) -> u32 {
+    let four = |at: usize| frame.get(at..at + 4).map(|b| IpAddr::from(<[u8; 4]>::try_from(b).unwrap()));
+    let sixteen = |at: usize| frame.get(at..at + 16).map(|b| IpAddr::from(<[u8; 16]>::try_from(b).unwrap()));
+    let group = frame.first().is_some_and(|first| first & 1 != 0);
+    let target = match frame.get(12..14) {
+        _ if frame.get(..6).is_none_or(|to| to != OWN.mac.0 && !group) => None,
+        Some([8, 0]) if !group => four(30),
+        Some([8, 6]) if frame.len() >= ARP_FRAME => four(38),
+        Some([0x86, 0xdd]) if !group => sixteen(38),
+        Some([0x86, 0xdd]) if frame.len() >= 78 && frame[20] == 58 && frame[54] == 135 => sixteen(62),
+        _ => None,
+    };
+    if target.is_some_and(|target| THEIRS.contains(&target)) { REDIRECT } else { PASS }
+}
+
+static SETTINGS_THERE: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+
+/// Returns the address of a value of the virtual machine, or 0.
+fn look_up(map: u64, at: u64, _: u64, _: u64, _: u64) -> u64 {
+    let address = SETTINGS_THERE[0].as_ptr().expose_provenance() as u64;
+    match map {
+        43 if u32::from_le_bytes(integer_at(at)) == 0 => address,
+        44 if THEIRS
+            .iter()
+            .any(|&ip| key(ip) == [integer_at(at), integer_at(at + 8)].map(u64::from_le_bytes)) =>
+        {
+            address
+        }
+        44 => 0,
+        other => panic!("map {other}"),
+    }
+}
+
 /// `bpf_redirect_map` as in the kernel, for a map with sockets for queues 0 to 3.
 fn redirect_map(map: u64, queue: u64, otherwise: u64, _: u64, _: u64) -> u64 {
     assert_eq!(map, 42);
@@ -44,6 +92,12 @@ fn run_here(code: &[u64], frame: &[u8], queue: u32) -> u32 {
     let bytes: Vec<u8> = code.iter().flat_map(|instruction| instruction.to_le_bytes()).collect();
     let mut machine = rbpf::EbpfVmMbuff::new(Some(&bytes)).expect("the program is well formed");
     machine.register_helper(REDIRECT_MAP, redirect_map).unwrap();
+    machine.register_helper(LOOKUP, look_up).unwrap();
+    for (word, value) in SETTINGS_THERE.iter().zip(OWN.settings()) {
+        word.store(value, std::sync::atomic::Ordering::Relaxed);
+    }
+    let settings = SETTINGS_THERE[0].as_ptr().expose_provenance() as u64;
+    machine.register_allowed_memory(settings..settings + size_of::<Settings>() as u64);
     let addresses = frame.as_ptr_range();
     let mut context = [addresses.start as u64, addresses.end as u64].map(u64::to_le_bytes).concat();
     context.extend(queue.to_le_bytes());
@@ -56,6 +110,66 @@ fn arp(destination: MacAddr, target: [u8; 4]) -> Vec<u8> {
     frame[12..14].copy_from_slice(&[8, 6]);
     frame[38..42].copy_from_slice(&target);
     frame
+}
+
+/// Returns a frame to an IP address, at least as long as a frame on a wire.
+fn packet(destination: MacAddr, ip: IpAddr) -> Vec<u8> {
+    let mut frame = vec![0; 90];
+    frame[..6].copy_from_slice(&destination.0);
+    match ip {
+        IpAddr::V4(ip) => {
+            frame[12..14].copy_from_slice(&[8, 0]);
+            frame[30..34].copy_from_slice(&ip.octets());
+        }
+        IpAddr::V6(ip) => {
+            frame[12..14].copy_from_slice(&[0x86, 0xdd]);
+            frame[38..54].copy_from_slice(&ip.octets());
+        }
+    }
+    frame
+}
+
+/// Returns a neighbour solicitation.
+fn solicitation(target: Ipv6Addr) -> Vec<u8> {
+    let group = MacAddr([0x33, 0x33, 0xff, 0, 0, target.octets()[15]]);
+    let mut frame = packet(group, Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, target.segments()[7]).into());
+    (frame[20], frame[54]) = (58, 135);
+    frame[62..78].copy_from_slice(&target.octets());
+    frame
+}
+
+/// Returns frames at the borders of the table for programs behind the own MAC address.
+fn samples_by_address() -> Vec<Vec<u8>> {
+    let [v4, _, v6] = THEIRS;
+    let IpAddr::V6(v6_address) = v6 else { unreachable!("the third is IPv6") };
+    let mut near = OWN.mac;
+    near.0[5] ^= 0x80;
+    let other6 = Ipv6Addr::from_bits(v6_address.to_bits() ^ 1 << 64);
+    let mut frames = vec![
+        packet(OWN.mac, v4),
+        packet(near, v4),
+        packet(MacAddr::BROADCAST, v4),
+        packet(OWN.mac, Ipv4Addr::new(10, 77, 0, 1).into()),
+        packet(OWN.mac, v6),
+        packet(near, v6),
+        packet(OWN.mac, other6.into()),
+        arp(MacAddr::BROADCAST, [10, 77, 0, 2]),
+        arp(OWN.mac, [10, 77, 255, 254]),
+        arp(near, [10, 77, 0, 2]),
+        arp(MacAddr::BROADCAST, [10, 77, 0, 1]),
+        solicitation(v6_address),
+        solicitation(other6),
+    ];
+    for (sample, len) in [(0, 33), (0, 34), (4, 53), (4, 54), (7, 41), (7, 42), (11, 77), (11, 78)] {
+        frames.push(frames[sample][..len].to_vec());
+    }
+    // An advertisement to a group, another protocol, and a tagged frame.
+    for (at, byte) in [(54, 136), (20, 17), (12, 0x81)] {
+        let mut frame = frames[11].clone();
+        frame[at] = byte;
+        frames.push(frame);
+    }
+    frames
 }
 
 fn samples() -> Vec<Vec<u8>> {
@@ -91,7 +205,7 @@ fn everything_goes_to_the_socket_of_its_queue_and_to_linux_where_there_is_none()
 
 #[test]
 fn what_is_linuxs_own_stays_with_linux() {
-    let code = redirect_foreign(42, MACHINE, &OWN);
+    let code = redirect_foreign(MAPS, MACHINE);
     let (mut to_linux, mut to_us) = (0, 0);
     for frame in samples() {
         let verdict = run_here(&code, &frame, 0);
@@ -102,9 +216,34 @@ fn what_is_linuxs_own_stays_with_linux() {
 }
 
 #[test]
-fn without_an_address_of_linuxs_the_whole_network_is_foreign() {
-    let code = redirect_foreign(42, MACHINE, &Owned { ip: None, ..OWN });
-    assert_eq!(run_here(&code, &arp(MacAddr::BROADCAST, [10, 77, 0, 1]), 0), REDIRECT);
+fn what_is_for_an_address_of_a_program_leaves_linux() {
+    let code = redirect_addresses(MAPS, MACHINE);
+    let (mut to_linux, mut to_us) = (0, 0);
+    for frame in samples_by_address().into_iter().chain(samples()) {
+        let verdict = run_here(&code, &frame, 0);
+        assert_eq!(verdict, expected_by_address(&frame), "{frame:02x?}");
+        *if verdict == PASS { &mut to_linux } else { &mut to_us } += 1;
+    }
+    assert!(to_linux >= 5 && to_us >= 5, "{to_linux} to Linux, {to_us} to us");
+}
+
+#[test]
+fn a_key_is_the_address_as_it_is_on_the_wire() {
+    for ip in THEIRS {
+        assert_eq!(address(key(ip)), ip);
+    }
+    assert_eq!(
+        key(THEIRS[0]).map(u64::to_le_bytes).concat(),
+        [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 10, 77, 0, 2]
+    );
+}
+
+#[test]
+fn without_an_address_of_linuxs_no_address_of_the_network_is_its_own() {
+    let [mac, ip, network, mask] = OWN.settings();
+    assert_eq!(Owned { ip: None, ..OWN }.settings(), [mac, 0, network, mask]);
+    assert_eq!(ip.to_le_bytes()[..4], [10, 77, 0, 1]);
+    assert_eq!((network.to_le_bytes()[..4].to_vec(), mask), (vec![10, 77, 0, 0], 0xffff));
 }
 
 proptest! {
@@ -121,23 +260,60 @@ proptest! {
         if let Some(mac) = heads.get(head) { put(&mut frame, 0, &mac.0); }
         if kind > 0 { put(&mut frame, 12, &[8, 6]); }
         if let Some(ip) = [[10, 77, 0, 1], [10, 77, 9, 9], [10, 76, 0, 1]].get(target) { put(&mut frame, 38, ip); }
-        prop_assert_eq!(run_here(&redirect_foreign(42, MACHINE, &OWN), &frame, 0), expected(&frame));
+        prop_assert_eq!(run_here(&redirect_foreign(MAPS, MACHINE), &frame, 0), expected(&frame));
+        let verdict = run_here(&redirect_addresses(MAPS, MACHINE), &frame, 0);
+        prop_assert_eq!(verdict, expected_by_address(&frame));
+    }
+
+    #[test]
+    fn any_frame_of_a_program_behind_the_own_mac_address_goes_where_the_table_says(
+        sample in prop::sample::select(samples_by_address()),
+        (at, byte, len) in (0usize..90, any::<u8>(), 0usize..=90),
+    ) {
+        let mut frame = sample;
+        if let Some(place) = frame.get_mut(at) { *place = byte; }
+        frame.truncate(len);
+        let verdict = run_here(&redirect_addresses(MAPS, MACHINE), &frame, 0);
+        prop_assert_eq!(verdict, expected_by_address(&frame), "{:02x?}", frame);
     }
 }
 
-/// Returns a map and a program in the kernel; `None`, with the reason printed, where that is not
+/// The maps of a program in the kernel.
+struct There {
+    sockets: OwnedFd,
+    settings: Map<u32, Settings>,
+    addresses: Map<[u64; 2], u32>,
+}
+
+impl There {
+    /// Returns maps that say what [`OWN`] and [`THEIRS`] do, without a socket.
+    fn new() -> Result<Self, Errno> {
+        let there =
+            Self { sockets: bpf::socket_map(4)?, settings: Map::array(1)?, addresses: Map::hash(16)? };
+        there.settings.set(0, OWN.settings())?;
+        THEIRS.iter().try_for_each(|&ip| there.addresses.set(key(ip), 0))?;
+        Ok(there)
+    }
+
+    fn numbers(&self) -> Maps {
+        let (settings, addresses) = (self.settings.number(), self.addresses.number());
+        Maps { sockets: self.sockets.as_raw_fd(), settings, addresses }
+    }
+}
+
+/// Returns maps and a program in the kernel; `None`, with the reason printed, where that is not
 /// possible.
-fn in_kernel(code: impl FnOnce(i32) -> Vec<u64>) -> Option<(OwnedFd, OwnedFd)> {
-    let map = match bpf::socket_map(4) {
-        Ok(map) => map,
+fn in_kernel(code: impl FnOnce(Maps) -> Vec<u64>) -> Option<(There, OwnedFd)> {
+    let there = match There::new() {
+        Ok(there) => there,
         Err(error @ (Errno::PERM | Errno::NOSYS | Errno::INVAL)) => {
             eprintln!("skipped: no eBPF map can be made here ({error})");
             return None;
         }
         Err(error) => panic!("{error}"),
     };
-    match bpf::load_xdp(&code(map.as_raw_fd())) {
-        Ok(program) => Some((map, program)),
+    match bpf::load_xdp(&code(there.numbers())) {
+        Ok(program) => Some((there, program)),
         Err(error) if error.errno == Errno::PERM => {
             eprintln!("skipped: no XDP program can be loaded here ({error})");
             None
@@ -147,24 +323,28 @@ fn in_kernel(code: impl FnOnce(i32) -> Vec<u64>) -> Option<(OwnedFd, OwnedFd)> {
 }
 
 #[test]
-fn the_kernel_accepts_both_programs_and_agrees_with_the_table() {
-    let Some((_map, all)) = in_kernel(|map| redirect_all(map, KERNEL)) else { return };
-    let Some((_other, foreign)) = in_kernel(|map| redirect_foreign(map, KERNEL, &OWN)) else { return };
+fn the_kernel_accepts_all_programs_and_agrees_with_the_tables() {
+    let Some((_maps, all)) = in_kernel(|maps| redirect_all(maps.sockets, KERNEL)) else { return };
     for frame in samples().into_iter().filter(|frame| frame.len() >= ETHERNET_HEADER) {
-        // The map is empty, so both verdicts are those of a queue without a socket.
+        // The map is empty, so the verdict is that of a queue without a socket.
         assert_eq!(bpf::test_run(&all, &frame).unwrap(), PASS);
-        assert_eq!(bpf::test_run(&foreign, &frame).unwrap(), PASS);
     }
-    // To make the same decisions visible, frames that would be redirected are dropped.
-    let drop_instead = |map| {
-        let mut code = redirect_foreign(map, KERNEL, &OWN);
+    // To make decisions visible, frames that would be redirected are dropped.
+    let drop_instead = |mut code: Vec<u64>| {
         let flags = code.iter().position(|&i| i == encode(MOVE_IMMEDIATE, 3, 0, 0, PASS)).unwrap();
         code[flags] = encode(MOVE_IMMEDIATE, 3, 0, 0, 1);
         code
     };
-    let Some((_third, visible)) = in_kernel(drop_instead) else { return };
-    for frame in samples().into_iter().filter(|frame| frame.len() >= ETHERNET_HEADER) {
-        let dropped = bpf::test_run(&visible, &frame).unwrap() == 1;
-        assert_eq!(dropped, expected(&frame) == REDIRECT, "{frame:02x?}");
+    type Table = (fn(Maps, ContextLayout) -> Vec<u64>, fn(&[u8]) -> u32);
+    let tables: [Table; 2] = [(redirect_foreign, expected), (redirect_addresses, expected_by_address)];
+    for (code, expected) in tables {
+        let Some((_maps, quiet)) = in_kernel(|maps| code(maps, KERNEL)) else { return };
+        let Some((_maps, visible)) = in_kernel(|maps| drop_instead(code(maps, KERNEL))) else { return };
+        let frames = samples_by_address().into_iter().chain(samples());
+        for frame in frames.filter(|frame| frame.len() >= ETHERNET_HEADER) {
+            assert_eq!(bpf::test_run(&quiet, &frame).unwrap(), PASS);
+            let dropped = bpf::test_run(&visible, &frame).unwrap() == 1;
+            assert_eq!(dropped, expected(&frame) == REDIRECT, "{frame:02x?}");
+        }
     }
 }

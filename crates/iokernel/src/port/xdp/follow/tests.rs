@@ -1,0 +1,140 @@
+//! What needs a kernel runs in network namespaces, without which it is skipped with a message.
+
+use super::*;
+use tailwater_testkit::namespace::Namespace;
+use tailwater_testkit::until;
+
+const GATEWAY: Gateway = Gateway { ip: Ipv4Addr::new(10, 77, 0, 1), ip6: None };
+const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const PROGRAM: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
+const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 3));
+
+fn route(network: [u8; 4], prefix_len: u8, priority: u32, via: Ipv4Addr) -> Route {
+    Route { network: network.into(), prefix_len, priority, via: via.into() }
+}
+
+#[test]
+fn the_gateway_itself_is_the_next_hop_without_a_default_route() {
+    let longer = route([198, 51, 100, 0], 24, 0, ROUTER);
+    let itself = route([0, 0, 0, 0], 0, u32::MAX, GATEWAY.ip);
+    assert_eq!(followed(GATEWAY, vec![longer]), [longer, itself]);
+    let (worse, better) = (route([0, 0, 0, 0], 0, 100, GATEWAY.ip), route([0, 0, 0, 0], 0, 0, ROUTER));
+    assert_eq!(followed(GATEWAY, vec![worse, longer, better]), [longer, better, worse]);
+    let ip6 = Some(Ipv6Addr::LOCALHOST);
+    let both = followed(Gateway { ip6, ..GATEWAY }, vec![better]);
+    assert_eq!(both.len(), 2, "a default route of one family says nothing about the other: {both:?}");
+}
+
+#[test]
+fn many_routes_leave_room_for_the_default_route() {
+    let many = (0..=255).map(|i| route([203, 0, i, 0], 24, 0, ROUTER));
+    let default = route([0, 0, 0, 0], 0, 0, ROUTER);
+    let routes = followed(GATEWAY, many.chain([default]).collect());
+    assert_eq!((routes.len(), routes.last()), (MOST_ROUTES + 1, Some(&default)));
+}
+
+/// Returns a follower of `here0` in a namespace whose other end is in the second one; `None`, with
+/// the reason printed, if that cannot be made.
+fn scene() -> Option<(Follower, Arc<Addresses>, [Namespace; 2])> {
+    let maps = Map::array(1).and_then(|settings| Ok((settings, address_map()?)));
+    let (settings, addresses) = match maps {
+        Ok((settings, addresses)) => (Arc::new(settings), Arc::new(addresses)),
+        Err(error) => {
+            eprintln!("skipped: no eBPF map can be made here ({error})");
+            return None;
+        }
+    };
+    let namespaces = match [Namespace::new(), Namespace::new()] {
+        [Ok(here), Ok(there)] => [here, there],
+        [Err(why), _] | [_, Err(why)] => {
+            eprintln!("skipped: {why}");
+            return None;
+        }
+    };
+    let [here, there] = &namespaces;
+    here.join("here0", there, "there0", 1);
+    here.ip(&["addr", "add", "192.0.2.9/24", "dev", "here0"]);
+    there.ip(&["addr", "add", "192.0.2.1/24", "dev", "there0"]);
+    here.ip(&["route", "add", "default", "via", "192.0.2.1"]);
+    let follower = here.inside(|| {
+        let interface = Interface::new("here0").unwrap();
+        let (index, mac) = (interface.index().unwrap(), interface.mac().unwrap());
+        let owned = Owned { mac, ip: None, network: Ipv4Addr::UNSPECIFIED, prefix_len: 16 };
+        let behind = Some((Arc::clone(&addresses), Some(GATEWAY), Arc::new(Latest::default())));
+        Follower::new("here0", index, (settings, owned), behind).expect("Linux answers")
+    });
+    Some((follower, addresses, namespaces))
+}
+
+/// Looks as the control thread does until something is so.
+fn follow(follower: &mut Follower, what: &str, mut is_so: impl FnMut(&Follower) -> bool) {
+    until(what, || {
+        follower.follow(Instant::now());
+        is_so(follower)
+    });
+}
+
+fn programs(follower: &Follower) -> &Programs {
+    follower.programs.as_ref().expect("programs are behind it")
+}
+
+#[test]
+fn the_station_of_the_default_routes_router_is_found_and_followed() {
+    let Some((mut follower, _, [here, there])) = scene() else { return };
+    let station = |f: &Follower| programs(f).stations.get(&ROUTER.into()).map(ToString::to_string);
+    follow(&mut follower, "the router is found", |f| station(f).is_some());
+    let mac = "02:00:00:00:00:07";
+    there.ip(&["link", "set", "there0", "address", mac]);
+    // What a router that has another address does.
+    here.ip(&["neigh", "replace", "192.0.2.1", "lladdr", mac, "dev", "here0", "nud", "reachable"]);
+    follow(&mut follower, "its new address is followed", |f| station(f).as_deref() == Some(mac));
+    // Another router.
+    there.ip(&["addr", "add", "192.0.2.2/24", "dev", "there0"]);
+    here.ip(&["route", "replace", "default", "via", "192.0.2.2"]);
+    let other: IpAddr = Ipv4Addr::new(192, 0, 2, 2).into();
+    follow(&mut follower, "the other route is followed", |f| {
+        programs(f).taken.contains(&other) && programs(f).stations.contains_key(&other)
+    });
+}
+
+#[test]
+fn addresses_of_programs_are_redirected_and_those_of_linux_never() {
+    let Some((mut follower, map, [here, _there])) = scene() else { return };
+    let has = |ip| map.get(program::key(ip)).expect("the map can be read").is_some();
+    assert!(follower.take_taken().is_some_and(|taken| taken.contains(&"192.0.2.9".parse().unwrap())));
+    follower.set_programs([PROGRAM, OTHER]);
+    assert!(has(PROGRAM) && has(OTHER));
+    follower.set_programs([PROGRAM]);
+    assert!(has(OTHER), "the switch answers for a program that has ended");
+    let much_later = Instant::now() + KEPT + PAUSE;
+    follower.follow(much_later);
+    assert!(has(PROGRAM) && !has(OTHER));
+    (follower.next, follower.looked) = (None, None);
+    here.ip(&["addr", "add", "10.77.0.2/32", "dev", "here0"]);
+    follow(&mut follower, "Linux has its address", |_| !has(PROGRAM));
+    assert!(follower.take_taken().is_some_and(|taken| taken.contains(&PROGRAM)));
+    here.ip(&["addr", "del", "10.77.0.2/32", "dev", "here0"]);
+    follow(&mut follower, "it is the program's again", |_| has(PROGRAM));
+}
+
+#[test]
+fn the_interfaces_own_address_is_followed() {
+    let Some((mut follower, _, [here, _there])) = scene() else { return };
+    let mac = "02:00:00:00:00:08";
+    here.ip(&["link", "set", "here0", "address", mac]);
+    let owned = |f: &Follower| {
+        let settings = f.settings.get(0).expect("the map can be read").expect("it has one entry");
+        settings == f.owned.settings() && f.owned.mac.to_string() == mac
+    };
+    follow(&mut follower, "the program has the other address", owned);
+    follow(&mut follower, "so has the translation", |f| programs(f).view.own.to_string() == mac);
+}
+
+#[test]
+fn an_iokernel_that_takes_over_keeps_the_addresses_that_are_redirected() {
+    let Some((mut follower, map, [here, _there])) = scene() else { return };
+    follower.set_programs([PROGRAM]);
+    let again = here.inside(|| Programs::new(Arc::clone(&map), Some(GATEWAY), Arc::new(Latest::default())));
+    let again = again.expect("Linux answers");
+    assert!(again.entered.contains(&PROGRAM) && again.theirs[&PROGRAM].is_some());
+}

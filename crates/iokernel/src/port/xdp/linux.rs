@@ -1,0 +1,356 @@
+//! What Linux knows of the wire: its own addresses, routes, and the stations of next hops
+//! (rtnetlink(7)).
+//!
+//! Owns two sockets of the network namespace in which they were made. One only shows that something
+//! has changed; what it is, is read anew by questions through the other, so a notification that is
+//! lost is made up for by the next look. Linux answers within the call, and no call waits. Runs on
+//! the control thread.
+
+use netlink_packet_core::{
+    NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_MULTIPART, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
+    NetlinkPayload,
+};
+use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use netlink_packet_route::route::{
+    RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia,
+};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
+use std::collections::HashSet;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+use crate::frame::MacAddr;
+
+/// Groups of notifications (linux/rtnetlink.h, `RTNLGRP_*`): links, neighbours, and addresses and
+/// routes of both families.
+const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
+/// Maximum length of a part of an answer (net/netlink/af_netlink.c).
+const PART: usize = 64 << 10;
+/// Maximum number of messages of an answer that are kept, and of parts that are read: an answer
+/// that is not read to its end would be in the way of the next question.
+const MOST_MESSAGES: usize = 16_384;
+const MOST_PARTS: usize = 16_384;
+/// Maximum number of notifications that are read at once: more are read at the next look.
+const MOST_NEWS: usize = 4_096;
+
+/// A route through an interface to a router.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Route {
+    /// The network.
+    pub(super) network: IpAddr,
+    pub(super) prefix_len: u8,
+    pub(super) priority: u32,
+    /// The router.
+    pub(super) via: IpAddr,
+}
+
+/// What Linux knows of a neighbour.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Known {
+    pub(super) mac: MacAddr,
+    /// Set by an administrator: Linux does not check it.
+    pub(super) permanent: bool,
+}
+
+/// See the module documentation.
+pub(super) struct Linux {
+    news: Socket,
+    questions: Socket,
+    sequence: u32,
+}
+
+impl core::fmt::Debug for Linux {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Linux").field("sequence", &self.sequence).finish_non_exhaustive()
+    }
+}
+
+impl Linux {
+    /// # Errors
+    /// If Linux lets this process make no such socket.
+    pub(super) fn new() -> io::Result<Self> {
+        let mut news = Socket::new(NETLINK_ROUTE)?;
+        news.bind_auto()?;
+        for group in GROUPS {
+            news.add_membership(group)?;
+        }
+        let mut questions = Socket::new(NETLINK_ROUTE)?;
+        questions.bind_auto()?;
+        questions.connect(&SocketAddr::new(0, 0))?;
+        // Linux before 4.20 does not filter answers; what was not asked for is skipped below.
+        let _ = questions.set_netlink_get_strict_chk(true);
+        Ok(Self { news, questions, sequence: 0 })
+    }
+
+    /// Returns whether something has changed since the last call.
+    pub(super) fn has_news(&self) -> bool {
+        let mut any = false;
+        for _ in 0..MOST_NEWS {
+            // The beginning is enough: the rest of a message is thrown away.
+            let mut beginning = [0; 16];
+            match self.news.recv(&mut &mut beginning[..], libc::MSG_DONTWAIT) {
+                Ok(_) => any = true,
+                // More has happened than the socket holds.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => any = true,
+                Err(_) => break,
+            }
+        }
+        any
+    }
+
+    /// Returns the addresses of this network namespace.
+    ///
+    /// # Errors
+    /// Linux's.
+    pub(super) fn addresses(&mut self) -> io::Result<HashSet<IpAddr>> {
+        let answer = self.ask(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
+        let own = |message| {
+            let RouteNetlinkMessage::NewAddress(message) = message else { return None };
+            // Of a point-to-point interface, `Address` is the peer's.
+            let (mut local, mut address) = (None, None);
+            for attribute in message.attributes {
+                match attribute {
+                    AddressAttribute::Local(ip) => local = Some(ip),
+                    AddressAttribute::Address(ip) => address = Some(ip),
+                    _ => {}
+                }
+            }
+            local.or(address)
+        };
+        Ok(answer.into_iter().filter_map(own).collect())
+    }
+
+    /// Returns the routes of the main table to routers behind an interface.
+    ///
+    /// # Errors
+    /// Linux's.
+    pub(super) fn routes(&mut self, interface: u32) -> io::Result<Vec<Route>> {
+        let mut routes = Vec::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut question = RouteMessage::default();
+            question.header.address_family = family;
+            question.header.table = RouteHeader::RT_TABLE_MAIN;
+            question.attributes = vec![RouteAttribute::Oif(interface)];
+            let answer = match self.ask(RouteNetlinkMessage::GetRoute(question), NLM_F_DUMP) {
+                Ok(answer) => answer,
+                // A machine without IPv6, or a table without routes.
+                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EOPNOTSUPP)) => {
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            routes.extend(answer.into_iter().filter_map(|message| route(message, interface)));
+        }
+        Ok(routes)
+    }
+
+    /// Returns what Linux knows of a neighbour behind an interface; `None` if it does not know its
+    /// station.
+    ///
+    /// # Errors
+    /// Linux's.
+    pub(super) fn neighbour(&mut self, interface: u32, ip: IpAddr) -> io::Result<Option<Known>> {
+        let question = RouteNetlinkMessage::GetNeighbour(neighbour(interface, ip));
+        let answer = match self.ask(question, 0) {
+            Ok(answer) => answer,
+            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            Err(error) => return Err(error),
+        };
+        Ok(answer.into_iter().find_map(|message| {
+            let RouteNetlinkMessage::NewNeighbour(message) = message else { return None };
+            if matches!(message.header.state, NeighbourState::Incomplete | NeighbourState::Failed) {
+                return None;
+            }
+            let mac = message.attributes.iter().find_map(|attribute| match attribute {
+                NeighbourAttribute::LinkLayerAddress(bytes) => {
+                    bytes.as_slice().try_into().ok().map(MacAddr).filter(|mac| mac.is_station())
+                }
+                _ => None,
+            })?;
+            let permanent = matches!(message.header.state, NeighbourState::Permanent | NeighbourState::Noarp);
+            Some(Known { mac, permanent })
+        }))
+    }
+
+    /// Makes Linux find the station of a neighbour, or check one that it has not heard of for some
+    /// time, as if it sent a packet there.
+    ///
+    /// # Errors
+    /// Linux's; [`io::ErrorKind::PermissionDenied`] without `CAP_NET_ADMIN`.
+    pub(super) fn use_neighbour(&mut self, interface: u32, ip: IpAddr) -> io::Result<()> {
+        let mut message = neighbour(interface, ip);
+        message.header.flags = NeighbourFlags::Use;
+        self.ask(RouteNetlinkMessage::NewNeighbour(message), NLM_F_ACK | NLM_F_CREATE).map(drop)
+    }
+
+    /// Sends a question; returns the messages of the answer.
+    fn ask(&mut self, question: RouteNetlinkMessage, flags: u16) -> io::Result<Vec<RouteNetlinkMessage>> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let mut header = NetlinkHeader::default();
+        (header.flags, header.sequence_number) = (NLM_F_REQUEST | flags, self.sequence);
+        let mut request = NetlinkMessage::new(header, NetlinkPayload::from(question));
+        request.finalize();
+        let mut bytes = vec![0; request.buffer_len()];
+        request.serialize(&mut bytes);
+        self.questions.send(&bytes, 0)?;
+        let mut answer = Vec::new();
+        for _ in 0..MOST_PARTS {
+            let mut part = Vec::with_capacity(PART);
+            self.questions.recv(&mut part, libc::MSG_DONTWAIT)?;
+            if self.read_part(&part, &mut answer)? {
+                break;
+            }
+        }
+        Ok(answer)
+    }
+
+    /// Reads the messages of a part of an answer; returns whether it was the last one.
+    fn read_part(&self, mut part: &[u8], answer: &mut Vec<RouteNetlinkMessage>) -> io::Result<bool> {
+        // The length of a message is its first word, rounded up to four bytes (RFC 3549 section
+        // 2.3.2).
+        while let Some(length) = part.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes) as usize) {
+            let rest = part.get(length.next_multiple_of(4).max(16)..).unwrap_or(&[]);
+            // One that cannot be read has attributes of a later Linux, and is left out.
+            if let Ok(message) = NetlinkMessage::<RouteNetlinkMessage>::deserialize(part)
+                && message.header.sequence_number == self.sequence
+            {
+                let more = message.header.flags & NLM_F_MULTIPART != 0;
+                match message.payload {
+                    NetlinkPayload::Done(_) => return Ok(true),
+                    NetlinkPayload::Error(error) if error.code.is_none() => return Ok(true),
+                    NetlinkPayload::Error(error) => return Err(error.to_io()),
+                    NetlinkPayload::InnerMessage(message) if answer.len() < MOST_MESSAGES => {
+                        answer.push(message);
+                    }
+                    _ => {}
+                }
+                if !more {
+                    return Ok(true);
+                }
+            }
+            part = rest;
+        }
+        Ok(false)
+    }
+}
+
+/// Returns a message about a neighbour.
+fn neighbour(interface: u32, ip: IpAddr) -> NeighbourMessage {
+    let mut message = NeighbourMessage::default();
+    message.header.ifindex = interface;
+    let (family, address) = match ip {
+        IpAddr::V4(ip) => (AddressFamily::Inet, NeighbourAddress::Inet(ip)),
+        IpAddr::V6(ip) => (AddressFamily::Inet6, NeighbourAddress::Inet6(ip)),
+    };
+    message.header.family = family;
+    message.attributes = vec![NeighbourAttribute::Destination(address)];
+    message
+}
+
+/// Returns the router of the attributes of a route, or of one of its next hops.
+fn router(attributes: &[RouteAttribute]) -> Option<IpAddr> {
+    attributes.iter().find_map(|attribute| match attribute {
+        RouteAttribute::Gateway(RouteAddress::Inet(ip)) | RouteAttribute::Via(RouteVia::Inet(ip)) => {
+            Some(IpAddr::V4(*ip))
+        }
+        RouteAttribute::Gateway(RouteAddress::Inet6(ip)) | RouteAttribute::Via(RouteVia::Inet6(ip)) => {
+            Some(IpAddr::V6(*ip))
+        }
+        _ => None,
+    })
+}
+
+/// Returns the route in a message, if it goes through this interface to a router.
+fn route(message: RouteNetlinkMessage, interface: u32) -> Option<Route> {
+    let RouteNetlinkMessage::NewRoute(RouteMessage { header, attributes, .. }) = message else { return None };
+    if header.kind != RouteType::Unicast {
+        return None;
+    }
+    let mut network = match header.address_family {
+        AddressFamily::Inet => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+        AddressFamily::Inet6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        _ => return None,
+    };
+    let (mut table, mut through, mut priority, mut via) = (u32::from(header.table), false, 0, None);
+    for attribute in &attributes {
+        match attribute {
+            RouteAttribute::Destination(RouteAddress::Inet(ip)) => network = (*ip).into(),
+            RouteAttribute::Destination(RouteAddress::Inet6(ip)) => network = (*ip).into(),
+            RouteAttribute::Table(number) => table = *number,
+            RouteAttribute::Priority(number) => priority = *number,
+            RouteAttribute::Oif(number) => through = *number == interface,
+            RouteAttribute::MultiPath(hops) => {
+                let own = hops.iter().find(|hop| hop.interface_index == interface);
+                via = own.and_then(|hop| router(&hop.attributes));
+            }
+            _ => {}
+        }
+    }
+    if through {
+        via = router(&attributes);
+    }
+    let main = table == u32::from(RouteHeader::RT_TABLE_MAIN);
+    let via = via.filter(|_| main)?;
+    Some(Route { network, prefix_len: header.destination_prefix_length, priority, via })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sys::interface::Interface;
+    use tailwater_testkit::namespace::Namespace;
+    use tailwater_testkit::until;
+
+    const ROUTER: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1));
+
+    #[test]
+    fn addresses_routes_and_neighbours_are_linuxs_and_changes_are_noticed() {
+        let [here, there] = match [Namespace::new(), Namespace::new()] {
+            [Ok(here), Ok(there)] => [here, there],
+            [Err(why), _] | [_, Err(why)] => return eprintln!("skipped: {why}"),
+        };
+        here.join("here0", &there, "there0", 1);
+        let mut linux = here.inside(|| Linux::new().expect("a socket"));
+        let index = here.inside(|| Interface::new("here0").unwrap().index().unwrap());
+        assert!(!linux.addresses().unwrap().contains(&IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9))));
+        linux.has_news();
+        here.ip(&["addr", "add", "192.0.2.9/24", "dev", "here0"]);
+        here.ip(&["route", "add", "default", "via", "192.0.2.1"]);
+        here.ip(&["route", "add", "198.51.100.0/24", "via", "192.0.2.2", "metric", "7"]);
+        assert!(linux.has_news());
+        assert!(linux.addresses().unwrap().contains(&IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9))));
+        let mut routes = linux.routes(index).unwrap();
+        routes.sort_by_key(|route| route.prefix_len);
+        let default =
+            Route { network: Ipv4Addr::UNSPECIFIED.into(), prefix_len: 0, priority: 0, via: ROUTER };
+        assert_eq!(routes[0], default);
+        assert_eq!((routes[1].prefix_len, routes[1].priority), (24, 7));
+        assert_eq!(routes.len(), 2, "{routes:?}");
+        assert_eq!(linux.neighbour(index, ROUTER).unwrap(), None);
+        let mac = "02:00:00:00:00:07";
+        here.ip(&["neigh", "add", "192.0.2.1", "lladdr", mac, "dev", "here0", "nud", "permanent"]);
+        let known = linux.neighbour(index, ROUTER).unwrap().expect("it is known");
+        assert_eq!((known.mac.to_string().as_str(), known.permanent), (mac, true));
+    }
+
+    #[test]
+    fn linux_finds_a_neighbour_that_is_to_be_used() {
+        let [here, there] = match [Namespace::new(), Namespace::new()] {
+            [Ok(here), Ok(there)] => [here, there],
+            [Err(why), _] | [_, Err(why)] => return eprintln!("skipped: {why}"),
+        };
+        here.join("here0", &there, "there0", 1);
+        here.ip(&["addr", "add", "192.0.2.9/24", "dev", "here0"]);
+        there.ip(&["addr", "add", "192.0.2.1/24", "dev", "there0"]);
+        let mut linux = here.inside(|| Linux::new().expect("a socket"));
+        let index = here.inside(|| Interface::new("here0").unwrap().index().unwrap());
+        linux.use_neighbour(index, ROUTER).unwrap();
+        until("Linux finds the station", || {
+            linux.neighbour(index, ROUTER).unwrap().is_some_and(|known| !known.permanent)
+        });
+    }
+}
