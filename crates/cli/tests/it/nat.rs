@@ -76,7 +76,7 @@ impl Bed {
         let settings =
             ["run", "--iokernel", &self.socket, "--name", "kv", "--kthreads", "1", "--ip", "10.77.0.9", "--"];
         let mut command = tailwater(&settings);
-        command.arg(program).args(STORE_WORDS).env(STORE, "-m 16");
+        command.arg(program).args(STORE_WORDS).env(STORE, "-m 16 -l ::");
         self.here.inside(|| Program::start(&mut command))
     }
 
