@@ -24,6 +24,7 @@ programs() {
     done < <(cat - <(echo "${more_programs:-}") <<'PROGRAMS'
 ip iproute2
 ping iputils-ping
+nft nftables
 nc netcat-openbsd
 curl curl
 openssl openssl

@@ -24,6 +24,7 @@ use tailwater_iokernel::{Config, Cores, End, Finding, IoKernel, Reloader, Start,
 
 use crate::background;
 use crate::log::{self, LogFormat};
+use crate::nat;
 use crate::notify::Notifier;
 
 /// Start the IOKernel: switches packets and lends cores until it is interrupted
@@ -33,6 +34,8 @@ use crate::notify::Notifier;
   tailwater iokernel --core 0 --managed-cores 2-7,10
   tailwater iokernel --config /etc/tailwater.toml --socket /run/tailwater/socket
   tailwater iokernel --tap tw0 --host-ip 10.77.0.1          ping and nc -u reach the services
+  tailwater iokernel --tap tw0 --host-ip 10.77.0.1 --publish tcp:6379=kv
+                                                            other machines reach program kv at this one's port 6379
   tailwater iokernel --xdp eth1,gateway=10.77.0.1           an interface of its own, without Linux's network stack
   tailwater iokernel --xdp eth0,share=addresses,gateway=10.0.1.1 in a cloud: one MAC address for Linux and programs
   tailwater iokernel --xdp eth1 --fault loss=1%,delay=5ms,rate=100mbit,seed=7
@@ -75,6 +78,11 @@ pub struct IokernelArgs {
     /// Linux's own address on the TAP device, an address of the runtimes' network such as 10.77.0.1
     #[arg(long, value_name = "IP", requires = "tap")]
     host_ip: Option<Ipv4Addr>,
+    /// Pass ports of this machine to programs behind the TAP device, and let programs reach other
+    /// machines under an address of this one (by nftables): tcp:6379=NAME, tcp:80=NAME:8080,
+    /// udp:53=IP
+    #[arg(long, value_name = "RULE", value_delimiter = ',')]
+    publish: Vec<String>,
     /// Connect runtimes with the network behind an interface, through AF_XDP (needs CAP_NET_RAW,
     /// CAP_NET_ADMIN, CAP_BPF). After the name: gateway=IP, mode=auto|native|skb, queues=N,
     /// zero-copy=auto|on|off, share (leave Linux the frames to the interface's own MAC address),
@@ -128,12 +136,7 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     }
     let _log = log::start(args.log, args.log_format)?;
     log::panics::report();
-    let stop = Arc::new(AtomicBool::new(false));
-    let hangup_ends = args.config.is_none() && !is_hangup_ignored();
-    let ends = [SIGINT, SIGTERM].into_iter().chain(hangup_ends.then_some(SIGHUP));
-    for signal in ends {
-        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
-    }
+    let stop = stop_on_signals(args)?;
     let notifier = Arc::new(Notifier::from_environment()?);
     let reloads = args.config.is_some().then(|| Signals::new([SIGHUP])).transpose();
     let reloads = reloads.context("cannot catch signals")?;
@@ -143,6 +146,8 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
         claim(args, &config, &stop)?.keep().context("cannot start a thread")?;
     }
     let ports = config.ports.build()?;
+    let plan = nat::Plan::new(&config)?;
+    plan.as_ref().map_or(Ok(()), nat::Plan::check)?;
     // Before a takeover: then nothing is left to fail.
     let reloads =
         reloads.map(|signals| reload_on(signals, args.clone(), Arc::clone(&notifier))).transpose()?;
@@ -164,27 +169,61 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
         // Fails only if the thread has panicked, which it has reported itself.
         let _ = reloads.send(iokernel.reloader());
     }
+    let publisher = publish(plan, &iokernel, args.takeover)?;
     tracing::info!(socket = iokernel.config().socket, other_programs_get = iokernel.neighbours(), "ready");
     warn_of_grants(iokernel.config());
     notifier.ready();
-    let manager = Arc::clone(&notifier);
+    let (manager, has_successor) = (Arc::clone(&notifier), Arc::new(AtomicBool::new(false)));
+    let succeeded = Arc::clone(&has_successor);
     iokernel.set_farewell(move |end| match end {
         End::Stopped => manager.stopping(),
-        End::Succeeded => manager.succeeded(),
+        End::Succeeded => {
+            succeeded.store(true, Ordering::Relaxed);
+            manager.succeeded();
+        }
     });
-    iokernel.run(&stop).inspect_err(|_| notifier.stopping())?;
+    let ran = iokernel.run(&stop).inspect_err(|_| notifier.stopping());
+    if let Some(publisher) = publisher {
+        publisher.end(has_successor.load(Ordering::Relaxed));
+    }
+    ran?;
     tracing::info!("stopped");
     Ok(())
+}
+
+/// Returns the flag that a signal to end sets.
+fn stop_on_signals(args: &IokernelArgs) -> anyhow::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    let hangup_ends = args.config.is_none() && !is_hangup_ignored();
+    let ends = [SIGINT, SIGTERM].into_iter().chain(hangup_ends.then_some(SIGHUP));
+    for signal in ends {
+        signal_hook::flag::register(signal, Arc::clone(&stop)).context("cannot catch signals")?;
+    }
+    Ok(stop)
+}
+
+/// Publishes what this configuration does, or takes back what the IOKernel before has published.
+fn publish(
+    plan: Option<nat::Plan>,
+    iokernel: &IoKernel,
+    takeover: bool,
+) -> anyhow::Result<Option<nat::Publisher>> {
+    if plan.is_none() && takeover {
+        nat::withdraw(iokernel.config());
+    }
+    plan.map(|plan| plan.start(iokernel.stats())).transpose()
 }
 
 /// Prints what was found of each thing that the start needs.
 fn check(args: &IokernelArgs) -> anyhow::Result<()> {
     let findings = match configuration(args) {
-        Ok(config) if args.offline => tailwater_iokernel::check_text(&config),
+        Ok(config) if args.offline => {
+            tailwater_iokernel::check_text(&config).into_iter().chain(nat::examine_text(&config)).collect()
+        }
         Ok(config) => {
             tailwater_iokernel::raise_descriptor_limit();
             let start = Start { takeover: args.takeover, share_cores: args.share_cores };
-            tailwater_iokernel::check(&config, start)
+            tailwater_iokernel::check(&config, start).into_iter().chain(nat::examine(&config)).collect()
         }
         Err(error) => {
             let found = format!("{error:#}");
@@ -309,10 +348,14 @@ fn configuration(args: &IokernelArgs) -> anyhow::Result<Config> {
         config.ports = PortOptions {
             tap: args.tap.clone(),
             host_ip: args.host_ip,
+            publish: Vec::new(),
             xdp: args.xdp.clone(),
             pcap: args.pcap.clone(),
             fault: config.ports.fault.take(),
         };
+    }
+    if !args.publish.is_empty() {
+        config.ports.publish.clone_from(&args.publish);
     }
     config.ports.fault = args.fault.clone().or(config.ports.fault);
     Ok(config)

@@ -23,6 +23,7 @@ mod info;
 mod iokernel;
 mod load;
 mod log;
+mod nat;
 mod notify;
 mod observe;
 mod output;

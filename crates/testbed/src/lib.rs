@@ -8,7 +8,7 @@
 //!
 //! | module | owns |
 //! |---|---|
-//! | [`cores`] | which core does what |
+//! | [`cores`], [`clients`] | which core does what; where ordinary clients run |
 //! | [`bed`] | what every point needs: cores, interrupt, noise and speed of the machine |
 //! | [`app`], [`child`] | service and batch processes, and that none outlives this one |
 //! | [`embedded`] | an IOKernel on a thread of this process |
@@ -46,6 +46,7 @@ pub mod backups;
 pub mod batch;
 pub mod bed;
 pub mod child;
+pub mod clients;
 pub mod cores;
 pub mod embedded;
 pub mod exit;

@@ -2,7 +2,7 @@
 //!
 //! Owns both ways to print the findings, and `--repair`. [`requirements`] has what Tailwater does
 //! not run without, [`quota`] the limits of control groups, [`optional`] ports, locked memory and
-//! hyperthreads.
+//! hyperthreads, [`clients`] ordinary programs in the wrong place, [`network`] an interface.
 
 use std::io::{Write, stdout};
 use std::path::PathBuf;
@@ -13,12 +13,15 @@ use tailwater_iokernel::Config;
 use tailwater_testbed::machine::{self, Machine, commit};
 use tailwater_testbed::requirements::{self, Finding};
 
+mod clients;
+mod network;
 mod optional;
 mod part;
 mod quota;
 mod rights;
 
 use crate::iokernel::read_configuration;
+use crate::nat;
 use part::{Part, Status};
 
 /// Check whether this machine has what Tailwater needs
@@ -28,6 +31,7 @@ use part::{Part, Status};
   tailwater doctor --json     the same for programs
   tailwater doctor --iokernel /run/tailwater/socket
   tailwater doctor --config /etc/tailwater.toml   what other programs get beside that IOKernel
+  tailwater doctor --network eth1   whether an interface suits `iokernel --xdp`, and what to set
   tailwater doctor --repair   after an IOKernel, or a `tailwater run --batch` as root, was killed
 
 ok       is there, or as it should be
@@ -43,10 +47,13 @@ pub struct DoctorArgs {
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
+    /// Examine an interface for an AF_XDP port, too: channels, MTU, offloads, other XDP programs
+    #[arg(long, value_name = "INTERFACE")]
+    network: Option<String>,
     /// Instead of checking, put back the cpusets and clock rates that an IOKernel has changed which
-    /// was killed, as the next one that starts does, and the control groups of batch jobs whose
-    /// `tailwater run` was
-    #[arg(long, conflicts_with = "json")]
+    /// was killed, as the next one that starts does, remove what it published, and put back the
+    /// control groups of batch jobs whose `tailwater run` was
+    #[arg(long, conflicts_with_all = ["json", "network"])]
     repair: bool,
     /// Configuration of the IOKernel: its cores and `neighbour-share`, or, with --repair, its state
     /// files; the default settings without it
@@ -81,7 +88,10 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     }
     let findings = requirements::examine();
     let verdict = requirements::judge(&findings);
-    let parts = parts(findings, &args.iokernel, &args.configuration()?);
+    let mut parts = parts(findings, &args.iokernel, &args.configuration()?);
+    if let Some(name) = &args.network {
+        parts.extend(network::examine(name).map_err(anyhow::Error::msg)?);
+    }
     if args.json {
         let supported = parts.iter().all(|part| part.status != Status::Missing);
         let document = Document { machine: Machine::describe(), commit: commit(), supported, parts };
@@ -103,6 +113,7 @@ fn parts(required_ones: Vec<Finding>, iokernel: &str, config: &Config) -> Vec<Pa
     parts.push(quota::examine(cores.len()));
     parts.extend(optional::examine(&cores, config));
     parts.push(rights::examine(iokernel));
+    parts.extend(clients::examine(iokernel, config));
     parts
 }
 
@@ -118,7 +129,7 @@ fn repair(args: &DoctorArgs) -> anyhow::Result<()> {
     let config = args.configuration()?;
     let mut failures = Vec::new();
     let settings = tailwater_host::repair(&config.reserve.state_file, &config.ix.state_file);
-    for result in settings.into_iter().chain([tailwater_batch::group::repair()]) {
+    for result in settings.into_iter().chain([tailwater_batch::group::repair(), nat::repair()]) {
         match result {
             Ok(done) => writeln!(stdout(), "{done}")?,
             Err(why) => failures.push(why),

@@ -29,8 +29,8 @@ use tailwater_testbed::note;
 use super::{find_program, wait};
 use crate::query;
 
-/// Options that only a program with the runtime has; refused with --batch.
-const RUNTIME_OPTIONS: [&str; 20] = [
+/// Options that only a program with the runtime has; refused with --batch and --client.
+pub(super) const RUNTIME_OPTIONS: [&str; 20] = [
     "standalone",
     "kthreads",
     "guaranteed",

@@ -4,7 +4,8 @@
 //! reads. The process becomes the program, so signals and exit codes are the program's. [`find`]
 //! looks for the program, [`wait`] waits for an IOKernel that has just been started,
 //! [`registration`] keeps a program that has not registered off the lent cores. Programs that were
-//! not written for Tailwater are prepared by [`posix`], or run as batch jobs by [`batch`].
+//! not written for Tailwater are prepared by [`posix`], run as batch jobs by [`batch`], or kept off
+//! the lent cores as clients by [`client`].
 
 use std::ffi::{OsStr, OsString};
 use std::net::Ipv4Addr;
@@ -18,6 +19,7 @@ use tailwater_testbed::note;
 use tailwater_workload::units::parse_duration_ns;
 
 pub mod batch;
+pub mod client;
 mod find;
 mod posix;
 pub mod registration;
@@ -32,6 +34,8 @@ mod wait;
   tailwater run --standalone --kthreads 2 -- ./kv        without an IOKernel
   tailwater run --posix --ip 10.77.0.5 -- redis-server --bind 0.0.0.0 --requirepass SECRET
                                                          a program as it is
+  tailwater run --client -- memtier_benchmark -s 10.77.0.5
+                                                         any program, off the lent cores and, if possible, the IOKernel's
   tailwater run --batch -- xz -9 -T0 big.tar             any program, on cores that services leave idle
   tailwater run --batch --pid 4711                       one that runs already (root)
   tailwater run --batch --cgroup /system.slice/encoder.service
@@ -118,6 +122,10 @@ pub struct RunArgs {
     /// Whether a kthread without work takes packets that wait for another kthread [default: true]
     #[arg(long, value_name = "BOOL")]
     packet_stealing: Option<bool>,
+    /// Run any program that talks to services of this machine over Linux's sockets, on the cores
+    /// that are neither lent nor the IOKernel's; if there are none, on the IOKernel's
+    #[arg(long, conflicts_with_all = batch::RUNTIME_OPTIONS, conflicts_with_all = ["batch", "name"])]
+    client: bool,
     #[command(flatten)]
     batch: batch::BatchArgs,
     /// The program and its arguments
@@ -150,6 +158,9 @@ fn parse_ms(text: &str) -> Result<u64, String> {
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     if args.batch.is_wanted() {
         return batch::run(&args.batch, &args.iokernel, args.name.as_deref(), &args.program);
+    }
+    if args.client {
+        return client::run(&args.iokernel, &args.program);
     }
     let (name, arguments) = args.program.split_first().context("no program is given")?;
     let program = find_program(name)?;

@@ -28,14 +28,17 @@ fn spin(socket: &str, ip: &str) -> Program {
 }
 
 /// Options of the store that a test starts.
-const STORE: &str = "TEST_STORE_OPTIONS";
+pub const STORE: &str = "TEST_STORE_OPTIONS";
+
+/// Words by which this test program is the store.
+pub const STORE_WORDS: [&str; 4] =
+    ["--exact", "load_over::the_store_as_a_process", "--ignored", "--nocapture"];
 
 /// Starts the store, which is this test program, run once more with the store's options in the
 /// environment.
 fn store(socket: &str, ip: &str, options: &str) -> Program {
     let program = std::env::current_exe().unwrap();
-    let words = ["--exact", "load_over::the_store_as_a_process", "--ignored", "--nocapture"];
-    let program = [&[program.to_str().unwrap()][..], &words].concat();
+    let program = [&[program.to_str().unwrap()][..], &STORE_WORDS].concat();
     Program::start(service(socket, ip, &program).env(STORE, options))
 }
 

@@ -7,6 +7,7 @@ mod common;
 mod demo;
 mod load;
 mod load_over;
+mod nat;
 mod observe;
 mod tap;
 mod trace;

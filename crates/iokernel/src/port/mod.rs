@@ -2,10 +2,11 @@
 //!
 //! Owns the [`Port`] trait and its implementations: [`memory`] (a pair for tests and embedding),
 //! [`tap`] (a Linux network device), [`xdp`] (an interface through AF_XDP), [`pcap`] (a capture
-//! file), and [`fault`] (a bad network around another port); [`options`] builds them from words.
-//! The load generator implements the trait in its own crate. A port knows nothing about runtimes,
-//! cores or rings: it passes frames to the switch through [`Inject`] and receives frames through
-//! [`Port::transmit`].
+//! file), and [`fault`] (a bad network around another port); [`options`] builds them from words,
+//! [`publish`] names what Linux passes to programs behind a TAP device, and [`card`] reads what an
+//! interface can do. The load generator implements the trait in its own crate. A port knows nothing
+//! about runtimes, cores or rings: it passes frames to the switch through [`Inject`] and receives
+//! frames through [`Port::transmit`].
 //!
 //! All methods run on the polling thread, between other ports and hand-offs: none may block, and
 //! none should take longer than a few microseconds. Ports are trusted (they are code of this
@@ -54,6 +55,7 @@
 //! }
 //! ```
 
+pub mod card;
 mod checksum;
 pub mod fault;
 mod grammar;
@@ -61,6 +63,7 @@ mod interface;
 pub mod memory;
 pub mod options;
 pub mod pcap;
+pub mod publish;
 pub mod tap;
 mod tap_offload;
 pub mod xdp;
@@ -278,6 +281,10 @@ pub trait Port: Send {
         let _ = number;
         self.transmit(now, frame)
     }
+
+    /// Sends what [`transmit`](Self::transmit) held back, if that takes long: the turn of the
+    /// program that sent it ends, and it is charged for the time. Called only after a transmit.
+    fn end_turn(&mut self) {}
 
     /// Sends what [`transmit`](Self::transmit) held back: the batch is complete. Called only after
     /// at least one transmit.

@@ -10,6 +10,7 @@ use std::net::Ipv4Addr;
 use super::fault::{FaultPort, FaultSpec};
 use super::grammar::OptionError;
 use super::pcap::{PcapPort, PcapSpec};
+use super::publish::{self, Published};
 use super::tap::{TapPort, TapSpec};
 use super::xdp::{XdpPort, XdpSpec};
 use super::{Port, PortError};
@@ -24,6 +25,10 @@ pub struct PortOptions {
     pub tap: Option<String>,
     /// Linux's address on the TAP device.
     pub host_ip: Option<Ipv4Addr>,
+    /// Ports of this machine that Linux passes to programs behind the TAP device; see
+    /// [`Published`] for the words.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub publish: Vec<String>,
     /// An interface through AF_XDP; see [`XdpSpec`] for the words.
     pub xdp: Option<String>,
     /// A capture file; see [`PcapSpec`] for the words.
@@ -41,6 +46,19 @@ impl PortOptions {
             Some(Interface::new(&spec.interface).ok()?.is_veth())
         };
         self.tap.is_some() || is_veth() == Some(true)
+    }
+
+    /// Returns what is published.
+    ///
+    /// # Errors
+    /// [`PortError`] names the wrong word.
+    pub fn published(&self) -> Result<Vec<Published>, PortError> {
+        let fail = |why: String| PortError { port: "publish".to_owned(), why };
+        let published = publish::parse_all(&self.publish).map_err(|error| fail(error.to_string()))?;
+        if !published.is_empty() && self.tap.is_none() {
+            return Err(fail("only what is behind a TAP device can be published: set tap".to_owned()));
+        }
+        Ok(published)
     }
 
     /// Returns in words what the port would use of this machine, after it was opened and closed
@@ -71,6 +89,7 @@ impl PortOptions {
         let fail = |port: &str, why: String| PortError { port: port.to_owned(), why };
         let wrong = |port: &'static str| move |error: OptionError| fail(port, error.to_string());
         let mut ports: Vec<Box<dyn Port>> = Vec::new();
+        self.published()?;
         if let Some(text) = &self.tap {
             let spec: TapSpec = text.parse().map_err(wrong("tap"))?;
             let host = self.host_ip.ok_or_else(|| {

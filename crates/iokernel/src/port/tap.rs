@@ -6,7 +6,8 @@
 //! itself does neighbour discovery for both. Each frame takes one `read` or `write` (about 0.4
 //! million a second, 4.3 us round trip on a 2-vCPU VM). Runtimes receive complete frames: Linux
 //! computes the checksums, or with `offload` this port does, which then also cuts Linux's long
-//! segments. The runtimes' own stacks answer ARP and ICMP.
+//! segments, and joins the segments of a turn into long ones for Linux. The runtimes' own stacks
+//! answer ARP and ICMP.
 //!
 //! Reading an empty device costs a system call (0.2 us), so after an empty read the device is not
 //! read for `RECHECK_NS`; while the IOKernel sleeps, the device's descriptor wakes it.
@@ -19,11 +20,12 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 use tailwater_shm::Cycles;
 use tailwater_shm::ring::MAX_FRAME;
+use tailwater_wire::IpProtocol;
 
 use super::grammar::{OptionError, value, words};
-use super::tap_offload::{Cutter, HEADER, MAX_READ};
+use super::tap_offload::{Cutter, HEADER, Joiner, MAX_READ, Taken};
 use super::{Attachment, Context, Inject, Port, PortError, PortInterface, STOP_FIRST};
-use crate::frame::{MacAddr, PREFIX_LEN6};
+use crate::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddr, PREFIX_LEN6};
 use crate::sys::interface::{Interface, MAX_NAME};
 use crate::sys::tap::{Kind, is_tap, open_tap};
 
@@ -45,8 +47,8 @@ pub struct TapSpec {
     pub queues: u32,
     /// Linux takes frames through its polled receive path, in batches.
     pub napi: bool,
-    /// Linux passes segments of up to 64 KiB, which are cut here: fewer system calls for bulk data
-    /// from Linux.
+    /// Segments of up to 64 KiB pass in both directions, cut and joined here: fewer system calls
+    /// for bulk data.
     pub offload: bool,
 }
 
@@ -104,6 +106,7 @@ pub struct TapPort {
     rest: Option<(usize, Cutter)>,
     /// Buffer for frames cut from a segment.
     cut: Vec<u8>,
+    joiner: Joiner,
 }
 
 impl TapPort {
@@ -129,6 +132,7 @@ impl TapPort {
             buffer: vec![0; longest],
             rest: None,
             cut: vec![0; MAX_FRAME],
+            joiner: Joiner::default(),
         }
     }
 
@@ -147,6 +151,19 @@ impl TapPort {
             }
         }
         budget
+    }
+
+    /// Sends the packet that was joined, if there is one; returns whether Linux has all of it.
+    fn send_joined(&mut self) -> bool {
+        let Self { joiner, devices, .. } = self;
+        let Some(packet) = joiner.finish() else { return true };
+        let device = devices.get(queue_of(&packet[HEADER..], devices.len()));
+        device.is_some_and(|device| write(device, packet).is_ok())
+    }
+
+    /// Returns the queue for a frame.
+    fn device_for(&self, frame: &[u8]) -> Option<&OwnedFd> {
+        self.devices.get(queue_of(frame, self.devices.len()))
     }
 
     fn fail(&self, why: String) -> PortError {
@@ -303,14 +320,33 @@ impl Port for TapPort {
     }
 
     fn transmit(&mut self, _now: Cycles, frame: &[u8]) -> bool {
-        // Linux accepts a frame on any queue; using one queue keeps the order of each flow. If the
-        // queue is full or the interface is down, the frame is dropped, as on any wire.
-        let Some(device) = self.devices.first() else { return false };
-        if self.spec.offload {
-            // An all-zero header: the frame is complete.
-            return writev(device, &[IoSlice::new(&[0; HEADER]), IoSlice::new(frame)]).is_ok();
+        // If the queue is full or the interface is down, the frame is dropped, as on any wire.
+        if !self.spec.offload {
+            return self.device_for(frame).is_some_and(|device| write(device, frame).is_ok());
         }
-        write(device, frame).is_ok()
+        let mut taken = self.joiner.take(frame);
+        if taken == Taken::Other {
+            self.end_turn();
+            taken = self.joiner.take(frame);
+        }
+        match taken {
+            Taken::Held => true,
+            Taken::Last => self.send_joined(),
+            // An all-zero header: the frame is complete.
+            Taken::Alone | Taken::Other => self.device_for(frame).is_some_and(|device| {
+                writev(device, &[IoSlice::new(&[0; HEADER]), IoSlice::new(frame)]).is_ok()
+            }),
+        }
+    }
+
+    fn end_turn(&mut self) {
+        // The frames of a joined packet have been counted as sent; if it is dropped, their sender's
+        // TCP finds out, as on any wire.
+        self.send_joined();
+    }
+
+    fn flush(&mut self) {
+        self.end_turn();
     }
 
     fn next_event(&self) -> Option<Cycles> {
@@ -321,6 +357,27 @@ impl Port for TapPort {
     fn pollable(&self) -> Option<BorrowedFd<'_>> {
         self.events.as_ref().or(self.devices.first()).map(AsFd::as_fd)
     }
+}
+
+/// Returns the number of the queue, of `queues`, for a frame: the same for all frames of a TCP or
+/// UDP flow. Linux sends a flow's frames to the queue on which it last received one, so with one
+/// queue for all, all flows would move to it.
+fn queue_of(frame: &[u8], queues: usize) -> usize {
+    if queues < 2 || frame.len() < 38 {
+        return 0;
+    }
+    let has_ports = |protocol: u8| matches!(IpProtocol(protocol), IpProtocol::TCP | IpProtocol::UDP);
+    let flow = match u16::from_be_bytes([frame[12], frame[13]]) {
+        // Without options. Fragments differ in nothing but their addresses.
+        ETHERTYPE_IPV4 if frame[14] == 0x45 && has_ports(frame[23]) => {
+            let whole = frame[20] & 0x3f == 0 && frame[21] == 0;
+            &frame[26..if whole { 38 } else { 34 }]
+        }
+        ETHERTYPE_IPV6 if frame.len() >= 58 && has_ports(frame[20]) => &frame[22..58],
+        _ => return 0,
+    };
+    let mixed = flow.as_chunks::<4>().0.iter().fold(0, |mixed, word| mixed ^ u32::from_le_bytes(*word));
+    (mixed ^ (mixed >> 16) ^ (mixed >> 8)) as u8 as usize % queues
 }
 
 /// Returns a descriptor that is readable when one of `devices` is.
@@ -344,6 +401,26 @@ mod tests {
             assert!(error.contains(words), "{words:?} is not in: {error}");
         }
         assert!(!error.contains('\n'));
+    }
+
+    #[test]
+    fn frames_of_a_flow_share_a_queue_and_flows_are_spread() {
+        for (kind, protocol, ports) in [([8, 0, 0x45], 23, 34), ([0x86, 0xdd, 0x60], 20, 54)] {
+            let mut frame = [7; 90];
+            frame[12..15].copy_from_slice(&kind);
+            frame[20..22].fill(0);
+            frame[protocol] = IpProtocol::TCP.0;
+            let mut of_port = |port: u16, data: u8| {
+                frame[ports..ports + 2].copy_from_slice(&port.to_be_bytes());
+                frame[ports + 4..].fill(data);
+                queue_of(&frame, 4)
+            };
+            let queues: std::collections::BTreeSet<usize> =
+                (1000..1064).map(|port| of_port(port, 0)).collect();
+            assert_eq!(queues, (0..4).collect());
+            assert!((1000..1064).all(|port| of_port(port, 1) == of_port(port, 2)));
+        }
+        assert_eq!(queue_of(&[0xff; 20], 4), 0);
     }
 
     #[test]

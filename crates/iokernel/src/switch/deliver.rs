@@ -256,6 +256,16 @@ impl Switch {
         }
     }
 
+    /// Lets the ports send what they hold of this turn, so that its sender is charged for it.
+    #[inline(always)]
+    pub(super) fn end_turn_at_ports(&mut self) {
+        for line in self.ports.iter_mut().filter(|line| line.dirty) {
+            if let Some(port) = &mut line.port {
+                port.end_turn();
+            }
+        }
+    }
+
     /// Flushes the ports that took frames.
     pub(super) fn flush(&mut self) {
         for line in self.ports.iter_mut().filter(|line| line.dirty) {

@@ -518,6 +518,7 @@ impl Switch {
             sender.stats.counters.tx_bytes.add(bytes as u64);
             world.stats.switch.from_runtimes.add(taken as u64);
         }
+        self.end_turn_at_ports();
         self.charge_turn(sender, class, taken, world, at, now);
         taken
     }

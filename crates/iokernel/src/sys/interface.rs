@@ -18,6 +18,23 @@ const ETHTOOL_GCHANNELS: u32 = 0x3c;
 /// `ETHTOOL_GDRVINFO` (linux/ethtool.h): reads the name of the driver.
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 
+/// `ETHTOOL_GRXCSUM`, `ETHTOOL_GFLAGS` (linux/ethtool.h): read offloads.
+const ETHTOOL_GRXCSUM: u32 = 0x14;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+
+/// Channels of an interface: a receive queue, or one with a transmit queue (combined).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Channels {
+    /// Receive queues alone at most,
+    pub max_receive: u32,
+    /// and pairs.
+    pub max_combined: u32,
+    /// Receive queues alone in use,
+    pub receive: u32,
+    /// and pairs.
+    pub combined: u32,
+}
+
 /// A network interface by name.
 #[derive(Debug)]
 pub(crate) struct Interface {
@@ -125,22 +142,60 @@ impl Interface {
 
     /// Returns the number of receive queues; 1 if the driver does not report it.
     pub(crate) fn receive_queues(&self) -> u32 {
+        self.channels().map_or(1, |channels| (channels.receive + channels.combined).max(1))
+    }
+
+    /// Returns the channels, if the driver reports them.
+    pub(crate) fn channels(&self) -> Option<Channels> {
         /// `struct ethtool_channels` (linux/ethtool.h).
         #[repr(C)]
         #[derive(Default)]
-        struct Channels {
+        struct Numbers {
             cmd: u32,
-            max: [u32; 4],
+            max_receive: u32,
+            max_transmit: u32,
+            max_other: u32,
+            max_combined: u32,
             receive: u32,
             transmit: u32,
             other: u32,
             combined: u32,
         }
-        let mut channels = Channels { cmd: ETHTOOL_GCHANNELS, ..Channels::default() };
-        let Ok(mut query) = request(&self.name) else { return 1 };
-        query.ifr_ifru.ifru_data = (&raw mut channels).cast::<c_char>();
-        let asked = ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut query);
-        if asked.is_ok() { (channels.receive + channels.combined).max(1) } else { 1 }
+        let mut numbers = Numbers { cmd: ETHTOOL_GCHANNELS, ..Numbers::default() };
+        let mut query = request(&self.name).ok()?;
+        query.ifr_ifru.ifru_data = (&raw mut numbers).cast::<c_char>();
+        ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut query).ok()?;
+        let Numbers { max_receive, max_combined, receive, combined, .. } = numbers;
+        Some(Channels { max_receive, max_combined, receive, combined })
+    }
+
+    /// Returns whether the interface joins received segments into long ones; `None` if that is
+    /// unknown.
+    pub(crate) fn joins_received(&self) -> Option<bool> {
+        /// `ETH_FLAG_LRO` (linux/ethtool.h).
+        const LRO: u32 = 1 << 15;
+        Some(self.value(ETHTOOL_GFLAGS)? & LRO != 0)
+    }
+
+    /// Returns whether the interface checks checksums of received frames; `None` if that is
+    /// unknown.
+    pub(crate) fn checks_received(&self) -> Option<bool> {
+        Some(self.value(ETHTOOL_GRXCSUM)? != 0)
+    }
+
+    /// Returns the answer to an ethtool command that is one number.
+    fn value(&self, command: u32) -> Option<u32> {
+        /// `struct ethtool_value` (linux/ethtool.h).
+        #[repr(C)]
+        struct Value {
+            cmd: u32,
+            data: u32,
+        }
+        let mut value = Value { cmd: command, data: 0 };
+        let mut query = request(&self.name).ok()?;
+        query.ifr_ifru.ifru_data = (&raw mut value).cast::<c_char>();
+        ioctl(&self.socket, libc::SIOCETHTOOL as libc::Ioctl, &mut query).ok()?;
+        Some(value.data)
     }
 
     /// Returns whether this is an end of a veth pair: the other one is on this machine, too.

@@ -1,15 +1,20 @@
-//! Cuts long segments that Linux passes through a TAP device with offloads into frames (the
-//! kernel's virtio_net.h).
+//! Cuts long segments that Linux passes through a TAP device with offloads into frames, and joins
+//! frames into such segments for Linux (the kernel's virtio_net.h).
 //!
-//! Owns [`Header`], which precedes each frame read from Linux, and [`Cutter`], which turns the rest
-//! into frames: a TCP segment or a bundle of UDP datagrams of up to 64 KiB becomes frames with
-//! complete headers and checksums, one at a time, so that the caller may stop after any. A frame
-//! that needs no cutting may still lack its checksum, which is computed here. The header's numbers
-//! come from the kernel and are checked all the same.
+//! Owns [`Header`], which precedes each frame in both directions, and [`Cutter`], which turns what
+//! was read from Linux into frames: a TCP segment or a bundle of UDP datagrams of up to 64 KiB
+//! becomes frames with complete headers and checksums, one at a time, so that the caller may stop
+//! after any. A frame that needs no cutting may still lack its checksum, which is computed here.
+//! The header's numbers come from the kernel and are checked all the same. [`join`] has the other
+//! direction.
 //!
 //! In a cut TCP segment, sequence numbers count on, FIN and PSH stay with the last frame and CWR
 //! with the first (RFC 3168 section 6.1.2: it answers one congestion signal); IPv4 identifications
 //! count on (RFC 6864 allows any, for these cannot be fragmented).
+
+mod join;
+
+pub(super) use join::{Joiner, Taken};
 
 use crate::frame::{ETHERNET_HEADER, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
 use tailwater_wire::{IpProtocol, Sum, checksum};

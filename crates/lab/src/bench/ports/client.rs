@@ -1,10 +1,11 @@
 //! The plain Linux client of `bench ports`: TCP connections on one epoll thread that sleeps while
 //! there is nothing to do, as memcached's load generators do.
 //!
-//! Owns the connections and the two courses. *Closed loop*: one request is outstanding on each
+//! Owns the connections and the courses. *Closed loop*: one request is outstanding on each
 //! connection at all times. *Open loop*: requests are due at random times that do not depend on
 //! answers, at a mean rate, over the connections in turn; latency counts from the due time. A
-//! request that finds all connections busy waits for the first answer.
+//! request that finds all connections busy waits for the first answer. *Bulk* is one connection and
+//! one thread that blocks.
 
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
@@ -20,6 +21,7 @@ use rustix::thread::set_current_timer_slack;
 use serde::{Deserialize, Serialize};
 use tailwater_workload::{ArrivalProcess, Arrivals, LoadSchedule, Rate, random};
 
+use super::super::tcp::bulk;
 use super::REQUEST;
 
 /// First part of the time that is not counted.
@@ -58,6 +60,25 @@ pub(super) fn run(
         None => client.closed(lasts),
         Some(rate) => client.open(rate, lasts),
     }
+}
+
+/// Reads what `to` sends, after a warm-up for `lasts`; returns the rate in Gbit/s.
+pub(super) fn fetch(to: SocketAddrV4, lasts: Duration) -> Result<f64> {
+    let mut stream = connect_bulk(to)?;
+    bulk::receive(&mut stream, WARM_UP, lasts).context("cannot read bulk data")
+}
+
+/// Sends to `to`, after a warm-up for `lasts`; returns the rate in Gbit/s.
+pub(super) fn send(to: SocketAddrV4, lasts: Duration) -> Result<f64> {
+    let mut stream = connect_bulk(to)?;
+    bulk::send(&mut stream, WARM_UP, lasts).context("cannot send bulk data")
+}
+
+fn connect_bulk(to: SocketAddrV4) -> Result<TcpStream> {
+    let stream = TcpStream::connect(to).with_context(|| format!("cannot connect to {to}"))?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(PATIENCE))?;
+    Ok(stream)
 }
 
 /// Connections under one epoll instance.

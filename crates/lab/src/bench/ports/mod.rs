@@ -1,7 +1,7 @@
 //! `tailwater-lab bench ports`: a service on Tailwater, a plain Linux client on the same machine.
 //!
-//! Owns the four variants, their rounds and figures. A variant is the way between a client and an
-//! echo service over TCP, 64 bytes there and back:
+//! Owns the variants, their rounds and figures. A variant is the way between a client and a service
+//! over TCP, which echoes 64 bytes, and sends and takes bulk data:
 //!
 //! | variant | service | way | client |
 //! |---|---|---|---|
@@ -9,6 +9,8 @@
 //! | `xdp_veth` | the same | veth pair, one end with AF_XDP | Linux, in another namespace |
 //! | `loopback` | Linux, one epoll thread | loopback device | Linux |
 //! | `veth` | the same | veth pair | Linux, in another namespace |
+//! | `tap_unpinned`, `loopback_unpinned` | as `tap`, `loopback` | | Linux, on any of both cores |
+//! | `tap_client` | as `tap` | | Linux, where `tailwater run --client` puts it |
 //!
 //! The client ([`client`]) is the same process in each. All have the same two cores: the client is
 //! on the first, beside the IOKernel where there is one, and the service on the second. All are in
@@ -24,6 +26,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
+use serde::de::DeserializeOwned;
 use tailwater_iokernel::port::Port;
 use tailwater_iokernel::port::tap::{TapPort, TapSpec};
 use tailwater_iokernel::port::xdp::XdpPort;
@@ -31,6 +34,7 @@ use tailwater_loadgen::clock::Clock;
 use tailwater_loadgen::noise::{Gaps, probe};
 use tailwater_loadgen::pin::PinnedThread;
 use tailwater_testbed::child::{ChildProcess, Spec};
+use tailwater_testbed::clients::Place;
 use tailwater_testbed::embedded::{Embedded, lending};
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::{Machine, cpu_set};
@@ -40,7 +44,7 @@ mod client;
 pub mod network;
 mod report;
 
-use super::tcp::serve_echo;
+use super::tcp::{DISCARD, GENERATE, serve_bulk, serve_echo};
 use client::Counted;
 use network::Namespace;
 pub use report::Report;
@@ -64,7 +68,7 @@ const PROBE: Duration = Duration::from_millis(200);
 #[derive(Debug, Clone, Args)]
 #[command(
     after_help = "rps_1, rps_64: answers per second over 1 and 64 TCP connections, one request of 64 bytes
-outstanding on each. p99_us: 99th percentile at 8,000 requests a second, from the time each is due; p99_range_us: least
+outstanding on each. bulk_to_gbps, bulk_from_gbps: data to the client and from it over one connection. p99_us: 99th percentile at 8,000 requests a second, from the time each is due; p99_range_us: least
 and most in a round; win_p99_us: median of the p99 of each 100 ms, which stalls of the host hardly change. host: what
 the cores lose while a thread spins on each before each round. The client is on the first core, beside the IOKernel,
 the service on the second.
@@ -79,10 +83,12 @@ pub struct PortsArgs {
     /// Interleaved rounds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
-    /// Length of each of a variant's three measurements in a round
+    /// Length of each of a variant's five measurements in a round
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(50..=600_000))]
     ms: u64,
-    /// What to measure, of `tap`, `xdp_veth`, `loopback`, `veth`
+    /// What to measure, of `tap`, `xdp_veth`, `loopback`, `veth`, and, with a client that Linux may
+    /// put on any core, `tap_unpinned`, `loopback_unpinned`; `tap_client` is placed as by
+    /// `tailwater run --client`
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, default_values = ["tap", "xdp_veth", "loopback", "veth"])]
     variants: Vec<Variant>,
     /// Words of the TAP device, as `queues=2,napi,offload` behind the name of `iokernel --tap`
@@ -101,6 +107,9 @@ enum Variant {
     XdpVeth,
     Loopback,
     Veth,
+    TapUnpinned,
+    TapClient,
+    LoopbackUnpinned,
 }
 
 /// A round of one variant.
@@ -109,6 +118,8 @@ struct Round {
     /// Closed loops over 1 and 64 connections.
     closed: [Counted; 2],
     open: Counted,
+    /// Gbit/s over one connection, to the client and from it.
+    bulk: [f64; 2],
     /// Times in the open loop that the polling thread did not get its core back from others for
     /// over 1 ms, and milliseconds for which it let none run then.
     long_yields: Option<[f64; 2]>,
@@ -186,29 +197,42 @@ impl Terms<'_> {
         let here = Namespace::new(self.interrupt)?;
         here.enter()?;
         let there = match variant {
-            Variant::Tap | Variant::Loopback => None,
             Variant::XdpVeth | Variant::Veth => Some(Namespace::new(self.interrupt)?),
+            _ => None,
         };
         if let Some(there) = &there {
             let service = format!("{SERVICE}/16");
             let address = (variant == Variant::Veth).then_some(&service[..]);
             there.join(("veth0", address), ("veth1", &format!("{CLIENT}/16")))?;
         }
+        let place = Place::new(&self.cores, self.cores[0], &self.cores[1..]);
+        let client_cores = match variant {
+            Variant::TapUnpinned | Variant::LoopbackUnpinned => &self.cores[..],
+            Variant::TapClient => place.cores(),
+            _ => &self.client_cores,
+        };
         match variant {
-            Variant::Tap => {
+            Variant::Tap | Variant::TapUnpinned | Variant::TapClient => {
                 let port = TapPort::with_spec(self.tap.clone(), CLIENT.parse()?);
-                self.on_tailwater(Box::new(port), there.as_ref())
+                self.on_tailwater(Box::new(port), there.as_ref(), client_cores)
             }
             Variant::XdpVeth => {
                 let spec = format!("veth0,gateway={CLIENT},fill-checksums");
-                self.on_tailwater(Box::new(XdpPort::new(spec.parse()?)), there.as_ref())
+                self.on_tailwater(Box::new(XdpPort::new(spec.parse()?)), there.as_ref(), client_cores)
             }
-            Variant::Loopback => self.on_linux(Ipv4Addr::LOCALHOST, there.as_ref()),
-            Variant::Veth => self.on_linux(SERVICE, there.as_ref()),
+            Variant::Loopback | Variant::LoopbackUnpinned => {
+                self.on_linux(Ipv4Addr::LOCALHOST, there.as_ref(), client_cores)
+            }
+            Variant::Veth => self.on_linux(SERVICE, there.as_ref(), client_cores),
         }
     }
 
-    fn on_tailwater(&self, port: Box<dyn Port>, there: Option<&Namespace>) -> Result<Round> {
+    fn on_tailwater(
+        &self,
+        port: Box<dyn Port>,
+        there: Option<&Namespace>,
+        client_cores: &[usize],
+    ) -> Result<Round> {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let socket = format!("@tailwater-bench-ports-{}-{number}", std::process::id());
@@ -225,14 +249,14 @@ impl Terms<'_> {
         let _service = self.start(&Spec { app: "tcp", arguments, settings, ..Spec::default() })?;
         let counters = &iokernel.stats.polling;
         let look = || [counters.long_yields.get() as f64, counters.withheld_ns.get() as f64 / 1e6];
-        self.ask(SERVICE, there, Some(&look))
+        self.ask(SERVICE, there, client_cores, Some(&look))
     }
 
-    fn on_linux(&self, to: Ipv4Addr, there: Option<&Namespace>) -> Result<Round> {
+    fn on_linux(&self, to: Ipv4Addr, there: Option<&Namespace>, client_cores: &[usize]) -> Result<Round> {
         let arguments = vec!["serve".to_owned(), ECHO.to_string()];
         let cores = vec![self.cores[1]];
         let _service = self.start(&Spec { app: "ports", arguments, cores, ..Spec::default() })?;
-        self.ask(to, there, None)
+        self.ask(to, there, client_cores, None)
     }
 
     fn start(&self, spec: &Spec) -> Result<ChildProcess> {
@@ -248,26 +272,41 @@ impl Terms<'_> {
         &self,
         service: Ipv4Addr,
         there: Option<&Namespace>,
+        client_cores: &[usize],
         look: Option<&dyn Fn() -> [f64; 2]>,
     ) -> Result<Round> {
         if let Some(there) = there {
             there.enter()?;
         }
-        let to = SocketAddrV4::new(service, ECHO);
+        let at = |port: u16| SocketAddrV4::new(service, port).to_string();
         let ask = |connections: usize, rate: Option<f64>| -> Result<Counted> {
-            let words = [to.to_string(), connections.to_string(), self.lasts_ms.to_string()];
             let rate = rate.map(|rate| rate.to_string());
-            let arguments = ["ask".to_owned()].into_iter().chain(words).chain(rate).collect();
-            let cores = self.client_cores.clone();
-            let mut child = ChildProcess::start(&Spec { app: "ports", arguments, cores, ..Spec::default() })?;
-            let line = child.read_line(self.interrupt)?;
-            serde_json::from_str(&line).with_context(|| format!("the client printed {line:?}"))
+            let words = [at(ECHO), connections.to_string(), self.lasts_ms.to_string()];
+            self.client(client_cores, "ask", words.into_iter().chain(rate))
+        };
+        let bulk = |role: &str, port: u16| -> Result<f64> {
+            self.client(client_cores, role, [at(port), self.lasts_ms.to_string()])
         };
         let closed = [ask(1, None)?, ask(CONNECTIONS, None)?];
         let before = look.map(|look| look());
         let open = ask(CONNECTIONS, Some(RATE))?;
         let long_yields = look.zip(before).map(|(look, [calls, ms])| [look()[0] - calls, look()[1] - ms]);
-        Ok(Round { closed, open, long_yields })
+        let bulk = [bulk("fetch", GENERATE)?, bulk("send", DISCARD)?];
+        Ok(Round { closed, open, bulk, long_yields })
+    }
+
+    /// Runs a client, and returns what it prints.
+    fn client<T: DeserializeOwned>(
+        &self,
+        cores: &[usize],
+        role: &str,
+        words: impl IntoIterator<Item = String>,
+    ) -> Result<T> {
+        let arguments = [role.to_owned()].into_iter().chain(words).collect();
+        let cores = cores.to_vec();
+        let mut child = ChildProcess::start(&Spec { app: "ports", arguments, cores, ..Spec::default() })?;
+        let line = child.read_line(self.interrupt)?;
+        serde_json::from_str(&line).with_context(|| format!("the client printed {line:?}"))
     }
 }
 
@@ -296,6 +335,20 @@ enum Role {
         /// Requests per second; without it one is outstanding on each connection
         rate: Option<f64>,
     },
+    /// Read what a character generator sends, and print Gbit/s
+    Fetch {
+        /// The service
+        to: SocketAddrV4,
+        /// Length in milliseconds
+        lasts_ms: u64,
+    },
+    /// Send to a discard service, and print Gbit/s
+    Send {
+        /// The service
+        to: SocketAddrV4,
+        /// Length in milliseconds
+        lasts_ms: u64,
+    },
 }
 
 /// Plays a role.
@@ -306,6 +359,7 @@ pub fn run_child(args: &ChildArgs) -> Result<()> {
     match args.role {
         Role::Serve { port } => {
             let listener = TcpListener::bind((Ipv4Addr::UNSPECIFIED, port)).context("cannot listen")?;
+            serve_bulk().context("cannot serve bulk data")?;
             writeln!(stdout(), "ready")?;
             Ok(serve_echo(&listener, REQUEST, &AtomicBool::new(false))?)
         }
@@ -313,5 +367,11 @@ pub fn run_child(args: &ChildArgs) -> Result<()> {
             let counted = client::run(to, connections, rate, Duration::from_millis(lasts_ms))?;
             Ok(writeln!(stdout(), "{}", serde_json::to_string(&counted)?)?)
         }
+        Role::Fetch { to, lasts_ms } => print_rate(client::fetch(to, Duration::from_millis(lasts_ms))?),
+        Role::Send { to, lasts_ms } => print_rate(client::send(to, Duration::from_millis(lasts_ms))?),
     }
+}
+
+fn print_rate(gbps: f64) -> Result<()> {
+    Ok(writeln!(stdout(), "{gbps}")?)
 }

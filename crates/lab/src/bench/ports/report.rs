@@ -27,6 +27,12 @@ pub struct Report {
     loopback: Option<Figures>,
     #[serde(skip_serializing_if = "Option::is_none")]
     veth: Option<Figures>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tap_unpinned: Option<Figures>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tap_client: Option<Figures>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    loopback_unpinned: Option<Figures>,
     host: Vec<Core>,
 }
 
@@ -48,6 +54,9 @@ struct Figures {
     /// Least and most in a round.
     p99_range_us: [f64; 2],
     win_p99_us: f64,
+    /// Data over one connection to the client, and from it.
+    bulk_to_gbps: f64,
+    bulk_from_gbps: f64,
     /// Times that the client waited for each answer, over 64 connections.
     waits_64: f64,
     /// As [`Round::long_yields`], means.
@@ -67,6 +76,9 @@ impl Report {
             xdp_veth: of(Variant::XdpVeth),
             loopback: of(Variant::Loopback),
             veth: of(Variant::Veth),
+            tap_unpinned: of(Variant::TapUnpinned),
+            tap_client: of(Variant::TapClient),
+            loopback_unpinned: of(Variant::LoopbackUnpinned),
             host: host.iter().map(|(core, gaps)| Core { core: *core, stalls: gaps.figures() }).collect(),
         }
     }
@@ -87,6 +99,8 @@ impl Figures {
             p99_us: median(|round| round.open.p99_us),
             p99_range_us: [p99s().fold(f64::INFINITY, f64::min), p99s().fold(0.0, f64::max)],
             win_p99_us: median(|round| round.open.win_p99_us),
+            bulk_to_gbps: median(|round| round.bulk[0]),
+            bulk_from_gbps: median(|round| round.bulk[1]),
             waits_64: median(|round| round.closed[1].waits),
             long_yields: rounds[0].long_yields.map(|_| [mean(0), mean(1)]),
         }
@@ -95,25 +109,34 @@ impl Figures {
 
 /// Returns the table, the ratios and the host's stalls.
 pub(super) fn describe(report: &Report) -> String {
-    let Report { tap, xdp_veth, loopback, veth, host } = report;
+    let Report { tap, xdp_veth, loopback, veth, tap_unpinned, tap_client, loopback_unpinned, host } = report;
     let mut table = Table::new(
         "TCP echo of 64 bytes | 1 connection, answers/s | 64 connections, answers/s | \
-         8,000/s, p50 us | p99 us | in rounds | of 100 ms",
+         8,000/s, p50 us | p99 us | in rounds | of 100 ms | bulk to the client, Gbit/s | from it",
     );
     for (name, figures) in [
         ("Tailwater over TAP", tap),
         ("Linux over loopback", loopback),
         ("Tailwater over AF_XDP on veth", xdp_veth),
         ("Linux over veth", veth),
+        ("Tailwater over TAP, client on any core", tap_unpinned),
+        ("Tailwater over TAP, `run --client`", tap_client),
+        ("Linux over loopback, client on any core", loopback_unpinned),
     ] {
         let Some(figures) = figures else { continue };
         let cells = [figures.rps_1, figures.rps_64, figures.p50_us, figures.p99_us].map(number);
         let range = figures.p99_range_us.map(number).join(" to ");
-        let rest = [range, number(figures.win_p99_us)];
+        let bulk = [figures.bulk_to_gbps, figures.bulk_from_gbps].map(number);
+        let rest = [range, number(figures.win_p99_us)].into_iter().chain(bulk);
         table.row([name.to_owned()].into_iter().chain(cells).chain(rest));
     }
     let mut text = format!("{table}\n");
-    for (name, ours, linux) in [("TAP", tap, loopback), ("AF_XDP on veth", xdp_veth, veth)] {
+    for (name, ours, linux) in [
+        ("TAP", tap, loopback),
+        ("AF_XDP on veth", xdp_veth, veth),
+        ("TAP, client on any core", tap_unpinned, loopback_unpinned),
+        ("TAP, `run --client`", tap_client, loopback_unpinned),
+    ] {
         let (Some(ours), Some(linux)) = (ours, linux) else { continue };
         let (rps, p99) = (ours.rps_64 / linux.rps_64, ours.p99_us / linux.p99_us);
         // Writing to a string does not fail.

@@ -1,14 +1,17 @@
 //! Bulk data over one connection, of Tailwater or of the kernel, as fast as it goes.
 
 use std::io::{self, Read, Write};
+use std::net::TcpListener;
 use std::time::{Duration, Instant};
+
+use super::terms::{ANY, DISCARD, GENERATE};
 
 /// Bytes of one write.
 pub(super) const CHUNK: usize = 64 << 10;
 
 /// Sends for `warm_up`, which is not counted, and then for `lasts`; returns the counted rate in
 /// Gbit/s.
-pub(super) fn send(stream: &mut impl Write, warm_up: Duration, lasts: Duration) -> io::Result<f64> {
+pub fn send(stream: &mut impl Write, warm_up: Duration, lasts: Duration) -> io::Result<f64> {
     let buffer = vec![0x5a; CHUNK];
     let begin = Instant::now() + warm_up;
     while Instant::now() < begin {
@@ -20,6 +23,48 @@ pub(super) fn send(stream: &mut impl Write, warm_up: Duration, lasts: Duration) 
         bytes += CHUNK as u64;
     }
     Ok(bytes as f64 * 8.0 / began.elapsed().as_nanos() as f64)
+}
+
+/// Receives for `warm_up`, which is not counted, and then for `lasts`; returns the counted rate in
+/// Gbit/s.
+pub fn receive(stream: &mut impl Read, warm_up: Duration, lasts: Duration) -> io::Result<f64> {
+    let mut buffer = vec![0; CHUNK];
+    let begin = Instant::now() + warm_up;
+    while Instant::now() < begin {
+        read_some(stream, &mut buffer)?;
+    }
+    let (began, mut bytes) = (Instant::now(), 0u64);
+    while began.elapsed() < lasts {
+        bytes += read_some(stream, &mut buffer)? as u64;
+    }
+    Ok(bytes as f64 * 8.0 / began.elapsed().as_nanos() as f64)
+}
+
+/// Reads at least a byte.
+fn read_some(stream: &mut impl Read, buffer: &mut [u8]) -> io::Result<usize> {
+    match stream.read(buffer)? {
+        0 => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the sender has ended the stream")),
+        len => Ok(len),
+    }
+}
+
+/// Serves DISCARD and GENERATE on kernel sockets, a thread for each connection, until this process
+/// ends.
+pub fn serve() -> io::Result<()> {
+    for (port, generates) in [(DISCARD, false), (GENERATE, true)] {
+        let listener = TcpListener::bind((ANY, port))?;
+        std::thread::spawn(move || {
+            while let Ok((mut stream, _)) = listener.accept() {
+                // The error is that the client is gone.
+                std::thread::spawn(
+                    move || {
+                        if generates { generate(&mut stream) } else { discard(&mut stream) }
+                    },
+                );
+            }
+        });
+    }
+    Ok(())
 }
 
 /// Reads to the end of the stream.

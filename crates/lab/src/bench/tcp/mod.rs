@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Result;
 
 pub mod bounds;
-mod bulk;
+pub mod bulk;
 mod calls;
 mod event_service;
 pub mod events;
@@ -29,9 +29,11 @@ mod service;
 mod soak;
 mod terms;
 
+pub use bulk::serve as serve_bulk;
 pub use calls::serve as serve_echo;
 pub use figures::Figures;
 pub use service::{ServiceArgs, run as run_service};
+pub use terms::{DISCARD, GENERATE};
 
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::progress;

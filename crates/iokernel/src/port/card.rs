@@ -1,0 +1,70 @@
+//! A network interface as AF_XDP finds it: channels, offloads, attached programs, what the driver
+//! can do.
+//!
+//! Owns [`Card`] and the reading of it; judges nothing and changes nothing. Facts that a driver or
+//! kernel does not report are absent.
+
+mod netlink;
+
+use crate::sys::interface::Interface;
+use std::fs;
+
+pub use crate::sys::interface::Channels;
+pub use netlink::{Attached, Features};
+
+/// What was read of an interface.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Card {
+    /// Name of the driver; empty if unknown.
+    pub driver: String,
+    /// Maximum length of an IP packet in bytes.
+    pub mtu: u32,
+    /// Number of receive queues that Linux has made for it.
+    pub receive_queues: usize,
+    /// Its channels, if the driver reports any.
+    pub channels: Option<Channels>,
+    /// Whether it joins received segments into long ones.
+    pub lro: Option<bool>,
+    /// Whether it checks checksums of received frames.
+    pub receive_checksums: Option<bool>,
+    /// Programs that are attached for XDP.
+    pub attached: Vec<Attached>,
+    /// What the driver says that it can do, since Linux 6.3.
+    pub features: Option<Features>,
+}
+
+impl Card {
+    /// Reads what is known of the interface of this name.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn read(name: &str) -> Result<Self, String> {
+        let missing = |error| format!("no interface {name} in this network namespace: {error}");
+        let interface = Interface::new(name).map_err(missing)?;
+        let index = interface.index().map_err(missing)?;
+        let queues = fs::read_dir(format!("/sys/class/net/{name}/queues")).into_iter().flatten().flatten();
+        let receive = queues.filter(|entry| entry.file_name().to_string_lossy().starts_with("rx-"));
+        Ok(Self {
+            driver: interface.driver(),
+            mtu: interface.mtu().map_err(missing)?,
+            receive_queues: receive.count(),
+            channels: interface.channels(),
+            lro: interface.joins_received(),
+            receive_checksums: interface.checks_received(),
+            attached: netlink::attached(index).unwrap_or_default(),
+            features: netlink::features(index).ok(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_loopback_interface_is_read_and_one_that_is_not_there_is_named() {
+        let card = Card::read("lo").unwrap();
+        assert!(card.mtu > 0 && card.attached.is_empty(), "{card:?}");
+        assert!(Card::read("no-such-if").unwrap_err().contains("no-such-if"));
+    }
+}
