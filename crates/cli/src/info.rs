@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::{Value, json};
 use tailwater_testbed::account::{Taker, Tracepoints, takers};
+use tailwater_testbed::statistics::{PROGRAM, alike};
 use tailwater_testbed::table::number;
 
 use crate::query;
@@ -114,9 +115,7 @@ fn named<'a>(list: &'a Value, name: &str) -> impl Iterator<Item = &'a Value> {
 
 /// Returns the same program in another look.
 fn program_of<'a>(document: &'a Value, program: &Value) -> &'a Value {
-    let all = document["runtimes"].as_array().into_iter().flatten();
-    let is_same = |other: &&Value| ["id", "name", "pid"].iter().all(|key| other[*key] == program[*key]);
-    all.into_iter().find(is_same).unwrap_or(&Value::Null)
+    alike(&document["runtimes"], program, PROGRAM)
 }
 
 fn count(value: &Value) -> u64 {

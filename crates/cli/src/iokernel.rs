@@ -26,6 +26,7 @@ use crate::background;
 use crate::log::{self, LogFormat};
 use crate::nat;
 use crate::notify::Notifier;
+use crate::stored::{self, Stored};
 
 /// Start the IOKernel: switches packets and lends cores until it is interrupted
 #[derive(Debug, Clone, Args)]
@@ -145,14 +146,20 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
         // Until the process ends.
         claim(args, &config, &stop)?.keep().context("cannot start a thread")?;
     }
-    let ports = config.ports.build()?;
+    let mut ports = config.ports.build()?;
     let plan = nat::Plan::new(&config)?;
     plan.as_ref().map_or(Ok(()), nat::Plan::check)?;
+    // In a takeover the other IOKernel passes the devices.
+    let kept = if args.takeover { Vec::new() } else { Stored::take().pass(&mut ports, &notifier) };
     // Before a takeover: then nothing is left to fail.
     let reloads =
         reloads.map(|signals| reload_on(signals, args.clone(), Arc::clone(&notifier))).transpose()?;
     let mut iokernel = match args.takeover {
-        false => IoKernel::new(config, ports)?,
+        // If the kept devices are the reason, the next start makes them anew.
+        false => IoKernel::new(config, ports).inspect_err(|_| match &kept[..] {
+            [] => {}
+            kept => notifier.forget(kept),
+        })?,
         true => IoKernel::take_over(config, ports, &stop, |pid| notifier.main_process(pid))?,
     };
     if args.takeover && stop.load(Ordering::Relaxed) {
@@ -172,6 +179,7 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     let publisher = publish(plan, &iokernel, args.takeover)?;
     tracing::info!(socket = iokernel.config().socket, other_programs_get = iokernel.neighbours(), "ready");
     warn_of_grants(iokernel.config());
+    stored::store(&iokernel, &notifier);
     notifier.ready();
     let (manager, has_successor) = (Arc::clone(&notifier), Arc::new(AtomicBool::new(false)));
     let succeeded = Arc::clone(&has_successor);

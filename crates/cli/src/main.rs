@@ -15,6 +15,7 @@ mod app;
 mod background;
 mod capture;
 mod compare;
+mod control_groups;
 mod cores;
 mod demo;
 mod doctor;
@@ -34,6 +35,7 @@ mod query;
 mod report;
 mod run;
 mod stats;
+mod stored;
 mod trace;
 mod why;
 

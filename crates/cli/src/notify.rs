@@ -9,6 +9,8 @@
 //! nothing: programs have their cores back after them only.
 
 use std::ffi::OsStr;
+use std::io::IoSlice;
+use std::mem::MaybeUninit;
 use std::num::NonZeroU64;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
@@ -16,8 +18,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::Context;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
-use rustix::net::{SendFlags, SocketAddrUnix, sendto};
+use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, sendmsg_addr};
+use rustix::pipe::{PipeFlags, pipe_with};
 use rustix::time::{ClockId, clock_gettime};
 
 /// Maximum wait for a manager whose socket is full of messages.
@@ -73,6 +78,27 @@ impl Notifier {
         self.send("WATCHDOG=1", SendFlags::DONTWAIT);
     }
 
+    /// Has the manager keep a descriptor under a name, and pass it to the next process of the
+    /// service. One that it keeps already stays as it is.
+    pub fn store(&self, name: &str, descriptor: BorrowedFd<'_>) {
+        self.send_with(&format!("FDSTORE=1\nFDNAME={name}"), Some(descriptor), SendFlags::empty());
+    }
+
+    /// Has the manager close the descriptors of these names, and waits until it has.
+    pub fn forget(&self, names: &[String]) {
+        for name in names {
+            self.send(&format!("FDSTOREREMOVE=1\nFDNAME={name}"), SendFlags::empty());
+        }
+        // It closes the descriptor once it has dealt with all messages before
+        // (sd_notify_barrier(3)).
+        let Ok((done, barrier)) = pipe_with(PipeFlags::CLOEXEC) else { return };
+        self.send_with("BARRIER=1", Some(barrier.as_fd()), SendFlags::empty());
+        drop(barrier);
+        let patience = Timespec { tv_sec: PATIENCE.as_secs() as i64, tv_nsec: 0 };
+        // At the end, or after an interruption, what is made anew may find its name taken.
+        let _ = poll(&mut [PollFd::new(&done, PollFlags::empty())], Some(&patience));
+    }
+
     /// The service ends. Does not wait: the manager sees the end of the process, too.
     pub fn stopping(&self) {
         self.send("STOPPING=1", SendFlags::DONTWAIT);
@@ -86,10 +112,22 @@ impl Notifier {
     }
 
     fn send(&self, message: &str, flags: SendFlags) {
+        self.send_with(message, None, flags);
+    }
+
+    fn send_with(&self, message: &str, descriptor: Option<BorrowedFd<'_>>, flags: SendFlags) {
         // Relaxed: see `succeeded`.
         let manager = self.manager.as_ref().filter(|_| !self.has_ended.load(Ordering::Relaxed));
         let Some((socket, address)) = manager else { return };
-        if let Err(error) = sendto(socket, message.as_bytes(), flags | SendFlags::NOSIGNAL, address) {
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut control = SendAncillaryBuffer::new(&mut space);
+        let descriptors = descriptor.as_slice();
+        if !descriptors.is_empty() {
+            control.push(SendAncillaryMessage::ScmRights(descriptors));
+        }
+        let text = [IoSlice::new(message.as_bytes())];
+        let sent = sendmsg_addr(socket, address, &text, &mut control, flags | SendFlags::NOSIGNAL);
+        if let Err(error) = sent {
             tracing::debug!(message, %error, "the service manager takes no message");
         }
     }
@@ -116,10 +154,18 @@ fn parse_patience(usec: &OsStr) -> anyhow::Result<Duration> {
 }
 
 #[cfg(test)]
-mod tests {
+pub mod tests {
     use super::*;
+    use rustix::net::sendto;
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::SocketAddr;
+
+    /// Returns a manager that hears a notifier, and the notifier.
+    pub fn manager(name: &str) -> (UnixDatagram, Notifier) {
+        let name = tailwater_testkit::socket_name(name);
+        let address = SocketAddr::from_abstract_name(&name[1..]).unwrap();
+        (UnixDatagram::bind_addr(&address).unwrap(), notifier(&name))
+    }
 
     fn notifier(name: &str) -> Notifier {
         let manager = Some(connect(name.as_ref()).unwrap());
@@ -149,10 +195,8 @@ mod tests {
 
     /// Returns a manager's socket, full of signs of life, and one that waits for it without end.
     fn full(name: &str) -> (UnixDatagram, Notifier) {
-        let name = tailwater_testkit::socket_name(name);
-        let manager = UnixDatagram::bind_addr(&SocketAddr::from_abstract_name(&name[1..]).unwrap()).unwrap();
+        let (manager, notifier) = manager(name);
         manager.set_nonblocking(true).unwrap();
-        let notifier = notifier(&name);
         let (socket, address) = notifier.manager.as_ref().unwrap();
         socket.set_write_timeout(None).unwrap();
         while sendto(socket, b"WATCHDOG=1", SendFlags::DONTWAIT, address).is_ok() {}

@@ -63,3 +63,4 @@ pub use macs::Macs;
 pub use real_time::{NoRealTime, real_time};
 pub use runtime::EndReason;
 pub use socket_mode::admit_granted;
+pub use sys::passed::passed_descriptors;

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tailwater_iokernel::stats::schema::PARTS;
 use tailwater_testbed::account::Taker;
+use tailwater_testbed::statistics::{PROGRAM, alike, growth, quantile_ns};
 use tailwater_testbed::text::plain;
 
 /// To whom a part of a core's time went.
@@ -188,18 +189,16 @@ impl View {
             shown(&facts["policy"]),
         );
         let mut programs: Vec<Program> = array(to, "runtimes")
-            .map(|program| {
-                runtime(alike(from, "runtimes", program, &["id", "name", "pid"]), program, seconds)
-            })
+            .map(|program| runtime(alike(&from["runtimes"], program, PROGRAM), program, seconds))
             .collect();
         programs.extend(
             array(to, "batch_jobs")
-                .map(|job| batch_job(alike(from, "batch_jobs", job, &["pid"]), job, seconds)),
+                .map(|job| batch_job(alike(&from["batch_jobs"], job, &["pid"]), job, seconds)),
         );
         Self {
             head,
             cores: array(to, "account")
-                .map(|core| shares(alike(from, "account", core, &["core"]), core))
+                .map(|core| shares(alike(&from["account"], core, &["core"]), core))
                 .collect(),
             programs,
             handoffs: handoffs(&from["handoff"], &to["handoff"], seconds),
@@ -257,20 +256,8 @@ fn array<'a>(document: &'a Value, key: &str) -> impl Iterator<Item = &'a Value> 
     document[key].as_array().into_iter().flatten()
 }
 
-/// Returns the element of the earlier document that is the same thing.
-fn alike<'a>(from: &'a Value, array: &str, element: &Value, keys: &[&str]) -> &'a Value {
-    let is_same = |other: &&Value| keys.iter().all(|key| other[*key] == element[*key]);
-    from[array].as_array().into_iter().flatten().find(is_same).unwrap_or(&Value::Null)
-}
-
 fn float(value: &Value) -> f64 {
     value.as_f64().unwrap_or_default()
-}
-
-/// Returns by how much a counter grew; one that is smaller began anew.
-fn growth(from: &Value, to: &Value) -> f64 {
-    let (from, to) = (float(from), float(to));
-    if to >= from { to - from } else { to }
 }
 
 fn shown(value: &Value) -> String {
@@ -293,12 +280,9 @@ fn shares(from: &Value, to: &Value) -> Core {
 
 fn runtime(from: &Value, to: &Value, seconds: f64) -> Program {
     let rate = |key: &str| growth(&from["counters"][key], &to["counters"][key]) / seconds;
-    let latest = from["classes"].as_array().map_or(&[][..], Vec::as_slice);
     let refused: f64 = array(to, "classes")
         .map(|class| {
-            let is_same =
-                |other: &&Value| ["name", "dispatcher"].iter().all(|key| other[*key] == class[*key]);
-            let before = latest.iter().find(is_same).unwrap_or(&Value::Null);
+            let before = alike(&from["classes"], class, &["name", "dispatcher"]);
             growth(&before["dropped"], &class["dropped"]) / seconds
         })
         .sum();
@@ -371,19 +355,8 @@ fn handoffs(from: &Value, to: &Value, seconds: f64) -> Vec<Handoff> {
 /// Returns median and 99th percentile, in microseconds, of the values between two readings of a
 /// histogram: the bound of the bucket that has it.
 fn percentiles(from: &Value, to: &Value) -> Option<(f64, f64)> {
-    let all = growth(&from["count"], &to["count"]);
-    if all < 1.0 {
-        return None;
-    }
-    let buckets = to["buckets"].as_array()?;
-    let bound = |part: f64| {
-        let reached = |at: &usize| growth(&from["buckets"][*at], &buckets[*at]) >= part * all;
-        let at = (0..buckets.len()).find(reached);
-        tailwater_iokernel::stats::BOUNDS_NS
-            .get(at.unwrap_or(usize::MAX))
-            .map_or(f64::INFINITY, |ns| *ns as f64 / 1e3)
-    };
-    Some((bound(0.5), bound(0.99)))
+    let us = |part| quantile_ns(from, to, part).map(|ns| ns / 1e3);
+    Some((us(0.5)?, us(0.99)?))
 }
 
 fn drops(from: &Value, to: &Value, seconds: f64) -> Vec<(&'static str, f64)> {

@@ -22,6 +22,7 @@
 //! | [`wait`] | the choice how the Linux server waits for requests |
 //! | [`machine`], [`requirements`] | what the machine is, and whether it has what Tailwater needs |
 //! | [`socket`], [`query`] | where the IOKernel is, and questions to it |
+//! | [`statistics`] | two readings of the statistics, compared |
 //! | [`observe`] | the options of `top` and `metrics`, which `tailwater` has another program carry out |
 //! | [`progress`] | the line that shows how much is done |
 //! | [`interrupt`], [`exit`], [`table`], [`text`], [`folder`] | signals, exit codes, tables, names of others and temporary folders of commands |
@@ -66,6 +67,7 @@ pub mod query;
 pub mod repeat;
 pub mod requirements;
 pub mod socket;
+pub mod statistics;
 pub mod text;
 pub mod unannounced;
 pub mod wait;

@@ -29,7 +29,7 @@ pub(crate) fn make(staging: &Path, out: &Path) -> Result<PathBuf> {
     for file in list(staging)? {
         let name = file.strip_prefix(staging)?;
         if let Some(target) = place_of(name) {
-            let is_program = name.starts_with("bin");
+            let is_program = name.parent() == Some(Path::new("bin"));
             place(&file, &tree.join(&target), if is_program { 0o755 } else { 0o644 })?;
             finish(&tree.join(target))?;
         }
@@ -65,6 +65,7 @@ fn place_of(file: &Path) -> Option<PathBuf> {
         "share/doc/tailwater/SHA256SUMS" => None,
         "share/doc/tailwater/tailwater.toml" => Some("etc/tailwater.toml".into()),
         "share/doc/tailwater/CHANGELOG.md" => Some(Path::new(DOC).join("changelog")),
+        _ if name.starts_with("bin/.debug/") => beside("usr/lib/debug/usr/bin"),
         _ if name.starts_with("lib/systemd/") => Some(file.into()),
         _ if name.starts_with("share/zsh/") => beside("usr/share/zsh/vendor-completions"),
         _ => Some(Path::new("usr").join(file)),
@@ -103,7 +104,7 @@ fn describe(tree: &Path) -> Result<()> {
 }
 
 fn is_program(file: &Path) -> bool {
-    file.parent().is_some_and(|folder| folder.ends_with("usr/bin"))
+    file.parent().is_some_and(|folder| folder.ends_with("usr/bin")) && file.extension().is_none()
         || file.extension().is_some_and(|e| e == "so")
 }
 
@@ -174,6 +175,8 @@ mod tests {
         for (file, expected) in [
             ("bin/tailwater", Some("usr/bin/tailwater")),
             ("bin/tailwater-lab", None),
+            ("bin/.debug/tailwater.debug", Some("usr/lib/debug/usr/bin/tailwater.debug")),
+            ("bin/.debug/tailwater-lab.debug", None),
             ("include/tailwater.h", None),
             ("lib/libtailwater.a", None),
             ("lib/tailwater/libtailwater_posix.so", Some("usr/lib/tailwater/libtailwater_posix.so")),

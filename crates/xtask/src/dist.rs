@@ -10,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::pack::{gzip, has, list, place, renew, sums, tar, write};
+use crate::pack::{gzip, has, list, place, renew, split_symbols, sums, tar, write};
 use crate::{VERSION, build_with, deb, install, oci, root, run, sbom};
 
 /// Packages and their programs.
@@ -94,8 +94,13 @@ fn stage(target: &Path, staging: &Path) -> Result<()> {
     let flags = flags()?;
     build_programs(target, &flags)?;
     let release = target.join("release");
+    let can_split = has("objcopy", "the programs keep their symbols");
     for (_, program) in PROGRAMS {
-        place(&release.join(program), &staging.join("bin").join(program), 0o755)?;
+        let placed = staging.join("bin").join(program);
+        place(&release.join(program), &placed, 0o755)?;
+        if can_split {
+            split_symbols(&placed)?;
+        }
     }
     place(&release.join(PRELOADED.1), &staging.join("lib/tailwater").join(PRELOADED.1), 0o755)?;
     install(&build_with(target, Some(&flags))?, staging)?;

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::pack::{commit_date, gzip, place, renew, sum, tar, write};
+use crate::pack::{commit_date, gzip, place, renew, sum, symbols_of, tar, write};
 use crate::{VERSION, create, run};
 
 /// Programs of the image: the command, its screen and metrics, and a service.
@@ -27,7 +27,11 @@ pub(crate) fn make(staging: &Path, out: &Path) -> Result<PathBuf> {
     renew(&work)?;
     let files = work.join("root");
     for program in PROGRAMS {
-        place(&staging.join("bin").join(program), &files.join("usr/bin").join(program), 0o755)?;
+        let (from, to) = (staging.join("bin").join(program), files.join("usr/bin").join(program));
+        place(&from, &to, 0o755)?;
+        if let (Some(from), Some(to)) = (symbols_of(&from).filter(|file| file.is_file()), symbols_of(&to)) {
+            place(&from, &to, 0o644)?;
+        }
     }
     add_libraries(&files)?;
     add_ground(&files)?;

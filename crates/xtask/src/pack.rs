@@ -70,6 +70,25 @@ pub(crate) fn sum(file: &Path) -> Result<String> {
     Ok(line.split(' ').next().unwrap_or_default().trim_start_matches('\\').to_owned())
 }
 
+/// Returns where the symbols of a program are: gdb and the backtraces of Rust look there.
+pub(crate) fn symbols_of(program: &Path) -> Option<PathBuf> {
+    let mut name = program.file_name()?.to_owned();
+    name.push(".debug");
+    Some(program.parent()?.join(".debug").join(name))
+}
+
+/// Moves the symbols of a program into a file of their own ([`symbols_of`]), which the program
+/// names with its checksum. They are a sixth of it, and serve backtraces only.
+pub(crate) fn split_symbols(program: &Path) -> Result<()> {
+    let symbols = symbols_of(program).context("a program is in a folder")?;
+    create(symbols.parent().context("a file is in a folder")?)?;
+    run(Command::new("objcopy").arg("--only-keep-debug").args([program, &symbols]))?;
+    set_mode(&symbols, 0o644)?;
+    let mut link = std::ffi::OsString::from("--add-gnu-debuglink=");
+    link.push(&symbols);
+    run(Command::new("objcopy").arg("--strip-all").arg(link).arg(program)).map(drop)
+}
+
 /// Packs `names` of the folder `from` into the archive `to`: files in the order of their names,
 /// with the time of the commit and root as their owner.
 pub(crate) fn tar(from: &Path, names: &[&str], to: &Path) -> Result<()> {
@@ -116,6 +135,30 @@ pub(crate) fn has(program: &str, without: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn symbols_are_moved_into_a_file_that_the_program_names_the_same_bytes_each_time() {
+        if !has("objcopy", "no symbols are moved") {
+            return;
+        }
+        let base = std::env::temp_dir().join(format!("tailwater-xtask-symbols-{}", std::process::id()));
+        let own = std::env::current_exe().unwrap();
+        let split = |name: &str| {
+            let program = base.join(name).join("program");
+            place(&own, &program, 0o755).unwrap();
+            split_symbols(&program).unwrap();
+            let read = |file: &Path| fs::read(file).unwrap();
+            (read(&program), read(&symbols_of(&program).unwrap()))
+        };
+        let (program, symbols) = split("a");
+        assert!((program.clone(), symbols.clone()) == split("b"), "the same bytes");
+        fs::remove_dir_all(&base).unwrap();
+        let has = |bytes: &[u8], text: &[u8]| bytes.windows(text.len()).any(|window| window == text);
+        assert!(has(&program, b"program.debug") && program.len() < fs::metadata(own).unwrap().len() as usize);
+        // As a symbol, with its length: this text is in the program, too.
+        let symbol = format!("{}split_symbols", "split_symbols".len());
+        assert!(has(&symbols, symbol.as_bytes()) && !has(&program, symbol.as_bytes()));
+    }
 
     #[test]
     fn the_same_files_make_the_same_archive() {

@@ -10,6 +10,7 @@
 //! time from the beginning of an interrupt to its first tracepoint, and from the last one to its
 //! end, counts as the interrupted thread's, and so does what the host takes.
 
+pub(crate) mod helpers;
 mod program;
 mod threads;
 mod verdicts;
@@ -24,7 +25,8 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::sys::LoadError;
 use crate::sys::map::Map;
 use crate::sys::tracepoint;
-use program::{Field, Interrupt, Key, Maps, Moment, Record, Strange};
+pub(crate) use program::Interrupt;
+use program::{Field, Key, Maps, Moment, Record, Strange};
 pub use threads::{in_first_pid_namespace, is_of_the_kernel};
 pub use verdicts::Stranger;
 use verdicts::{Found, Kind, Verdicts};
@@ -189,7 +191,10 @@ impl Watch {
         let strangers = Map::hash(MAX_STRANGERS)?;
         let maps = Maps { cores: records.number(), threads: threads.number(), strangers: strangers.number() };
         let switch = tracepoint::load_raw(&program::switch(maps))?;
-        let mut links = attach_all(maps)?;
+        let mut links = attach_interrupts(|side, kind, _| match side {
+            Side::Begin => program::enter(maps, kind),
+            Side::End => program::leave(maps, kind),
+        })?;
         let at_switch = tracepoint::attach("sched_switch", &switch);
         links.push(at_switch.map_err(|error| match error {
             Errno::INVAL => Refused::Kernel("needs Linux 5.18".to_owned()),
@@ -290,15 +295,24 @@ impl Watch {
     }
 }
 
-/// Loads the programs for interrupts and attaches them: first where one ends, so that no end is
-/// missed whose beginning was seen.
-fn attach_all(maps: Maps) -> Result<Vec<OwnedFd>, Refused> {
+/// A tracepoint of an interrupt.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Side {
+    Begin,
+    End,
+}
+
+/// Attaches a program to both tracepoints of each interrupt: first where one ends, so that no end
+/// is missed whose beginning was seen.
+pub(crate) fn attach_interrupts(
+    mut code: impl FnMut(Side, Interrupt, &'static str) -> Vec<u64>,
+) -> Result<Vec<OwnedFd>, Refused> {
     let mut links = Vec::new();
-    for (side, program) in [("exit", program::leave as fn(_, _) -> _), ("entry", program::enter)] {
+    for (side, suffix) in [(Side::End, "exit"), (Side::Begin, "entry")] {
         for (kind, names) in [(Interrupt::Hard, &HARD[..]), (Interrupt::Soft, &SOFT)] {
-            let program = tracepoint::load_raw(&program(maps, kind))?;
-            for (number, interrupt) in names.iter().enumerate() {
-                let name = format!("{interrupt}_{side}");
+            for (number, &interrupt) in names.iter().enumerate() {
+                let program = tracepoint::load_raw(&code(side, kind, interrupt))?;
+                let name = format!("{interrupt}_{suffix}");
                 match tracepoint::attach(&name, &program) {
                     Ok(link) => links.push(link),
                     Err(Errno::NOENT) if number >= REQUIRED => {}
@@ -347,7 +361,7 @@ fn untold(time: &CoreTime) -> impl Iterator<Item = Stranger> + use<> {
 }
 
 /// The clock of the programs.
-fn now_ns() -> u64 {
+pub(crate) fn now_ns() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }

@@ -13,7 +13,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::CoreTime;
-use super::program::{COMMAND_LEN, Key, Strange};
+use super::helpers::command;
+use super::program::{Key, Strange};
 
 /// What kind of thread a stranger is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -130,7 +131,7 @@ impl Verdicts {
             core: (key[0] >> 32) as u16,
             pid: (strange[1] >> 32) as u32,
             tid: key[0] as u32,
-            command: command(strange),
+            command: command(&strange[2..]),
             is_kernel: found.kind == Kind::Kernel,
             group: found.group.clone(),
             waiter: Some(key[1] as u32).filter(|&tid| tid != 0),
@@ -138,13 +139,6 @@ impl Verdicts {
         };
         others.map(stranger).collect()
     }
-}
-
-/// Returns the name in a stranger's value: up to the first zero.
-fn command(strange: &Strange) -> String {
-    let bytes: Vec<u8> = strange[2..].iter().flat_map(|word| word.to_ne_bytes()).collect();
-    let len = bytes.iter().position(|&byte| byte == 0).unwrap_or(COMMAND_LEN);
-    String::from_utf8_lossy(&bytes[..len]).into_owned()
 }
 
 #[cfg(test)]
@@ -258,11 +252,5 @@ mod tests {
         let mut time = CoreTime { core: CORE, ..CoreTime::default() };
         verdicts.add_to(&mut time);
         assert_eq!((time.free.programs, verdicts.strangers()[0].ns), (9, 2));
-    }
-
-    #[test]
-    fn a_name_of_any_bytes_is_text() {
-        assert_eq!(command(&[0, 0, u64::MAX, u64::MAX]).chars().next(), Some('\u{fffd}'));
-        assert_eq!(command(&[0; 4]), "");
     }
 }

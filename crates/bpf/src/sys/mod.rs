@@ -3,11 +3,13 @@
 //! Owns the layouts of the few requests that AF_XDP and the account of a core need (linux/bpf.h,
 //! `union bpf_attr`), and all `unsafe` code of this crate. All results are descriptors: programs,
 //! maps and attachments end with the process that made them, however it ends. [`map`] has the maps
-//! that this process reads, [`tracepoint`] the programs that run at tracepoints.
+//! that this process reads, [`ring`] the rings, [`tracepoint`] the programs that run at
+//! tracepoints.
 
 #![allow(unsafe_code)]
 
 pub mod map;
+pub mod ring;
 pub mod tracepoint;
 
 use core::ffi::{c_int, c_long};

@@ -1,31 +1,15 @@
 //! The CPU quota of the control groups that this process is in.
 //!
-//! Owns the reading of both versions: `cpu.max` of version 2 (Linux,
-//! Documentation/admin-guide/cgroup-v2.rst) and `cpu.cfs_quota_us` of version 1
-//! (Documentation/scheduler/sched-bwc.rst). The quota of every ancestor holds as well. A polling
-//! core uses up a quota of less than the machine's cores; then all threads of the group stand still
-//! for the rest of the period, 100 ms by default.
+//! Owns the reading of both versions' files, and the judgement; [`control_groups`] has the folders.
+//! The quota of every ancestor holds as well. A polling core uses up a quota of less than the
+//! machine's cores; then all threads of the group stand still for the rest of the period, 100 ms by
+//! default.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use super::part::{Part, Status};
-
-/// Which files limit a control group.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Version {
-    One,
-    Two,
-}
-
-/// A mounted hierarchy with the CPU controller.
-#[derive(Debug, PartialEq, Eq)]
-struct Mount {
-    version: Version,
-    /// The group that the mount point shows.
-    root: String,
-    point: PathBuf,
-}
+use crate::control_groups::{self, Version};
 
 /// A limit: a number of cores' worth of time, and the file that holds it.
 #[derive(Debug, Clone, PartialEq)]
@@ -36,9 +20,7 @@ struct Quota {
 
 /// Judges the quota of this process, which may use `cores`.
 pub fn examine(cores: usize) -> Part {
-    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
-    let quota = lowest_quota(&read("/proc/self/mountinfo"), &read("/proc/self/cgroup"));
-    let (status, found) = match quota {
+    let (status, found) = match lowest_quota(control_groups::of_process("self")) {
         None => (Status::Ok, "none".to_owned()),
         Some(quota) => judge(&quota, cores),
     };
@@ -59,55 +41,10 @@ fn judge(quota: &Quota, cores: usize) -> (Status, String) {
     (Status::Caution, found)
 }
 
-/// Returns the lowest quota over all groups that `/proc/self/cgroup` names, and their ancestors, as
-/// far as they are mounted.
-fn lowest_quota(mountinfo: &str, cgroup: &str) -> Option<Quota> {
-    let quotas = mountinfo.lines().filter_map(parse_mount).flat_map(|mount| {
-        let group = cgroup.lines().find_map(|line| group_of(line, mount.version));
-        let relative =
-            group.and_then(|group| group.strip_prefix(mount.root.trim_end_matches('/')).map(str::to_owned));
-        folders(&mount.point, relative.as_deref().unwrap_or(""))
-            .filter_map(move |folder| quota(mount.version, &folder))
-    });
+/// Returns the lowest quota over all groups of a process and those around them.
+fn lowest_quota(folders: Vec<(Version, PathBuf)>) -> Option<Quota> {
+    let quotas = folders.into_iter().filter_map(|(version, folder)| quota(version, &folder));
     quotas.min_by(|a, b| a.cores.total_cmp(&b.cores))
-}
-
-/// Reads a line of `/proc/PID/mountinfo` (proc_pid_mountinfo(5)); `None` unless it mounts the CPU
-/// controller.
-fn parse_mount(line: &str) -> Option<Mount> {
-    let (before, after) = line.split_once(" - ")?;
-    let mut fields = before.split(' ').skip(3);
-    let (root, point) = (fields.next()?.to_owned(), fields.next()?.into());
-    let mut kind = after.split(' ');
-    let version = match kind.next()? {
-        "cgroup2" => Version::Two,
-        "cgroup" if kind.next_back()?.split(',').any(|option| option == "cpu") => Version::One,
-        _ => return None,
-    };
-    Some(Mount { version, root, point })
-}
-
-/// Returns the group in a line of `/proc/PID/cgroup` (cgroups(7)), if it is of this version and has
-/// the CPU controller.
-fn group_of(line: &str, version: Version) -> Option<&str> {
-    let mut fields = line.splitn(3, ':');
-    let (_, controllers, group) = (fields.next()?, fields.next()?, fields.next()?);
-    let is_meant = match version {
-        Version::Two => controllers.is_empty(),
-        Version::One => controllers.split(',').any(|controller| controller == "cpu"),
-    };
-    is_meant.then_some(group)
-}
-
-/// Returns the folder of a group below `point`, and those of its ancestors.
-fn folders(point: &Path, group: &str) -> impl Iterator<Item = PathBuf> + use<> {
-    let point = point.to_owned();
-    // A group outside the namespace begins with `/..`: nothing of it is visible here.
-    let group = if group.contains("/..") { "" } else { group.trim_start_matches('/') };
-    let lowest = point.join(group);
-    let inside: Vec<PathBuf> =
-        lowest.ancestors().take_while(|folder| folder.starts_with(&point)).map(Path::to_owned).collect();
-    inside.into_iter()
 }
 
 fn quota(version: Version, folder: &Path) -> Option<Quota> {
@@ -131,6 +68,7 @@ fn quota(version: Version, folder: &Path) -> Option<Quota> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control_groups::folders_of;
 
     fn group(folder: &Path, name: &str, files: &[(&str, &str)]) {
         let group = folder.join(name);
@@ -149,11 +87,12 @@ mod tests {
         group(folder.path(), "pod/service", &[("cpu.max", "max 100000\n")]);
         group(folder.path(), "other", &[("cpu.max", "1000 100000\n")]);
         let mountinfo = format!("1 0 0:1 / {point} rw - cgroup2 cgroup2 rw\n");
-        let quota = lowest_quota(&mountinfo, "0::/pod/service\n").unwrap();
+        let lowest_quota = |cgroup: &str| lowest_quota(folders_of(&mountinfo, cgroup));
+        let quota = lowest_quota("0::/pod/service\n").unwrap();
         assert_eq!((quota.cores, quota.file), (1.5, folder.path().join("pod/cpu.max")));
-        assert_eq!(lowest_quota(&mountinfo, "0::/\n"), None);
-        assert_eq!(lowest_quota(&mountinfo, "0::/../outside\n"), None);
-        assert_eq!(lowest_quota("", "0::/pod\n"), None);
+        assert_eq!(lowest_quota("0::/\n"), None);
+        assert_eq!(lowest_quota("0::/../outside\n"), None);
+        assert_eq!(super::lowest_quota(folders_of("", "0::/pod\n")), None);
     }
 
     #[test]
@@ -165,9 +104,9 @@ mod tests {
             "1 0 0:1 /docker/7 {point} rw - cgroup cgroup rw,cpu,cpuacct\n2 0 0:2 / /nowhere rw - cgroup cgroup rw,memory\n"
         );
         let cgroup = "5:memory:/docker/7\n4:cpu,cpuacct:/docker/7\n0::/\n";
-        assert_eq!(lowest_quota(&mountinfo, cgroup).unwrap().cores, 0.5);
+        assert_eq!(lowest_quota(folders_of(&mountinfo, cgroup)).unwrap().cores, 0.5);
         group(folder.path(), "", &[("cpu.cfs_quota_us", "-1\n")]);
-        assert_eq!(lowest_quota(&mountinfo, cgroup), None);
+        assert_eq!(lowest_quota(folders_of(&mountinfo, cgroup)), None);
     }
 
     #[test]

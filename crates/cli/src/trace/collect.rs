@@ -142,11 +142,11 @@ impl Collector {
         }
     }
 
-    /// Returns whether a runtime without a known name occurs.
-    pub fn unknown(&self, names: &Names) -> bool {
-        // The newest request is enough to check: runtimes register seldom.
-        let newest = self.requests.values().next_back().and_then(Request::who);
-        newest.is_some_and(|who| !names.runtimes.contains_key(&who.runtime))
+    /// Forgets the requests to other programs than those of this name.
+    pub fn keep_requests_to(&mut self, name: &str, names: &Names) {
+        self.requests.retain(|_, request| {
+            request.who().is_some_and(|who| names.runtime(who.runtime, request.arrived) == name)
+        });
     }
 
     fn arrived(&mut self, at: Cycles, id: u32, (port, len): (u16, u16), (due, polled): (Cycles, Cycles)) {

@@ -9,33 +9,40 @@
 //! |---|---|
 //! | [`watch`] | the connection to the IOKernel and its record of events |
 //! | [`collect`], [`cores`] | requests and tenancies of cores, made from events |
+//! | [`linux`] | what Linux does on the cores meanwhile |
 //! | [`stages`] | a request divided into stages |
 //! | [`report`], [`perfetto`] | the text and the JSON document made of them |
+//! | [`snapshots`], [`trigger`] | files written when something goes wrong, and what that is |
 
 pub mod collect;
 pub mod cores;
+mod linux;
 mod perfetto;
 mod report;
+mod snapshots;
 pub mod stages;
 #[cfg(test)]
 mod tests;
+mod trigger;
 pub mod watch;
 
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::Args;
 use tailwater_shm::clock;
 use tailwater_shm::control::TraceRequest;
-use tailwater_shm::trace::Who;
 use tailwater_workload::units::parse_duration_ns;
 
-use crate::output;
+use crate::{output, query};
 use collect::Collector;
+use linux::Linux;
 use report::Report;
 use tailwater_testbed::interrupt::{Interrupt, Interrupted};
 use tailwater_testbed::note;
+use trigger::Trigger;
 use watch::{Losses, Watch};
 
 /// Pause after no event was found: few wake-ups disturb the traced programs less than many. The
@@ -50,6 +57,10 @@ const EVENTS: usize = 16_384;
 /// Maximum number of events read at the end: as many as the largest record holds.
 const LAST_EVENTS: usize = 1 << 21;
 
+/// Slices of what Linux did that are kept of a trace: those of 5 s of 100,000 hand-offs a second on
+/// two cores.
+const MAX_SLICES: usize = 1 << 20;
+
 /// Trace single requests through the IOKernel and a service, and explain the slow ones
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
@@ -58,10 +69,16 @@ const LAST_EVENTS: usize = 1 << 21;
   tailwater trace --sample 1 --duration 200ms --out trace.json
                                                      every request; open the file in ui.perfetto.dev
   tailwater trace --last 500ms --out trace.json      what has just happened
+  tailwater trace --on eviction,stall,slo,handoff=50us --output /var/tmp/traces
+                                                     a file of the last 500 ms whenever one of these happens
   tailwater trace --iokernel @tailwater-testbed-4711 of a `tailwater demo` with this process id
 
 The IOKernel always records what cores do, and one request of 1000. --last shows the end of that: seconds on a busy
-machine, longer on a quiet one.
+machine, longer on a quiet one. --on does that whenever something goes wrong, until it is interrupted: a thread was
+moved off its core (eviction), the IOKernel's polling thread made no progress (stall), more than one in a hundred
+requests of a class took longer than its target (slo), or hand-offs did (handoff=TIME, their 99th percentile); and at
+SIGUSR2. --out and --on also have the threads of Linux and the interrupts on lent cores, where eBPF is allowed (root, or
+CAP_BPF and CAP_PERFMON).
 Requests come from ports (load generator, TAP, AF_XDP). The reply is the next frame that is sent back by the thread
 which read the request. Times are those at which the IOKernel and the runtime see an event, in nanoseconds. Needs the
 IOKernel's user, or root.")]
@@ -79,9 +96,21 @@ pub struct TraceArgs {
     /// Only requests to this program (its name in `tailwater stats`), also if it starts later
     #[arg(long, value_name = "NAME")]
     runtime: Option<String>,
-    /// Trace nothing now, but show what the IOKernel recorded during this time before
+    /// Trace nothing now, but show what the IOKernel recorded during this time before [default with
+    /// --on: 500ms]
     #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, conflicts_with_all = ["sample", "duration"])]
     last: Option<u64>,
+    /// Write a file of what was recorded before whenever one of these happens: eviction, stall,
+    /// slo, handoff=TIME
+    #[arg(long, value_name = "WHAT,..", value_delimiter = ',', value_parser = Trigger::from_str,
+          conflicts_with_all = ["sample", "duration", "runtime", "slowest", "out"])]
+    on: Vec<Trigger>,
+    /// Folder of these files
+    #[arg(long, value_name = "FOLDER", requires = "on", default_value = ".")]
+    output: PathBuf,
+    /// Number of these files: beyond, the oldest is removed
+    #[arg(long, value_name = "N", requires = "on", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    files: u16,
     /// Number of the slowest requests to show
     #[arg(long, value_name = "K", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     slowest: u16,
@@ -96,23 +125,30 @@ pub struct TraceArgs {
 /// # Errors
 /// If nothing listens at the socket, the request is refused, or the file cannot be written.
 pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
+    if !args.on.is_empty() {
+        return snapshots::run(args);
+    }
     let mut collector = Collector::default();
-    let (watch, end, connected) = match args.last {
+    let (watch, end, linux, connected) = match args.last {
         Some(ns) => {
             let watch = look_back(args, ns, &mut collector)?;
             let end = watch.anchor();
-            (watch, end, true)
+            (watch, end, None, true)
         }
         None => {
-            let (watch, connected) = trace(args, &mut collector)?;
-            (watch, clock::now(), connected)
+            let (watch, linux, connected) = trace(args, &mut collector)?;
+            (watch, clock::now(), linux, connected)
         }
     };
+    let seen = linux.as_ref().map(Linux::seen);
     let losses = Losses { events: watch.overwritten, steps: collector.lost_steps };
     let report = Report::new(&collector, &watch.names, watch.clock(), losses);
     if let Some(path) = &args.out {
-        let document = perfetto::document(&collector, &watch.names, watch.clock(), end);
+        let document = perfetto::document(&collector, &watch.names, watch.clock(), end, seen.as_ref());
         output::write(path, |out| Ok(serde_json::to_writer(out, &document)?))?;
+    }
+    if let Some(lost @ 1..) = seen.map(|seen| seen.lost) {
+        note!("{lost} events of Linux were lost: the file lacks them");
     }
     // Last: a closed standard output must not cost a file.
     write!(stdout(), "{}", report.text(args.slowest.into()))?;
@@ -122,50 +158,57 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
 
 /// Reads what the IOKernel has recorded during the last `ns` nanoseconds.
 fn look_back(args: &TraceArgs, ns: u64, collector: &mut Collector) -> anyhow::Result<Watch> {
-    let mut watch = Watch::look_back(&args.iokernel, ns)?;
-    let end = watch.anchor();
-    for _ in 0..LAST_EVENTS {
-        match watch.next()? {
-            Some((at, event)) if at <= end => collector.push(at, event),
-            _ => break,
-        }
-    }
+    let watch = Watch::look_back(&args.iokernel, ns)?.read_into(collector)?;
     if let Some(name) = &args.runtime {
-        let is_wanted = |who: Who| watch.names.runtime(who.runtime) == *name;
-        collector.requests.retain(|_, request| request.who().is_some_and(is_wanted));
+        collector.keep_requests_to(name, &watch.names);
     }
-    let reach = watch.reach_ns();
-    if reach < ns {
-        note!("the record of events begins {:.3} s ago", Duration::from_nanos(reach).as_secs_f64());
-    }
+    watch.note_reach(ns);
     Ok(watch)
 }
 
-/// Has the IOKernel trace; returns whether it did until the end.
-fn trace(args: &TraceArgs, collector: &mut Collector) -> anyhow::Result<(Watch, bool)> {
+/// Begins to watch what Linux does on the lent cores, for files; prints why that is refused, once.
+fn watch_linux(iokernel: &str, most: usize) -> anyhow::Result<Option<Linux>> {
+    let document = query::statistics(iokernel)?;
+    let cores = document["iokernel"]["managed_cores"].as_array().into_iter().flatten();
+    let cores: Vec<u16> = cores.filter_map(|core| u16::try_from(core.as_u64()?).ok()).collect();
+    Ok(Linux::watch(&cores, most)
+        .map_err(|why| note!("what Linux does on lent cores is not in the file: {why}"))
+        .ok())
+}
+
+/// Has the IOKernel trace; returns what Linux did, if that goes into a file, and whether the
+/// IOKernel traced until the end.
+fn trace(args: &TraceArgs, collector: &mut Collector) -> anyhow::Result<(Watch, Option<Linux>, bool)> {
     let interrupt = Interrupt::catch()?;
+    let mut linux = match args.out {
+        Some(_) => watch_linux(&args.iokernel, MAX_SLICES)?,
+        None => None,
+    };
     let request = TraceRequest { every: args.sample, runtime: args.runtime.clone() };
     let mut watch = Watch::begin(&args.iokernel, request)?;
     if stderr().is_terminal() {
         let seconds = Duration::from_nanos(args.duration).as_secs_f64();
         note!("tracing one request of {} for {seconds} s; Ctrl-C ends it sooner", args.sample);
     }
-    let connected = gather(&mut watch, collector, &interrupt, Duration::from_nanos(args.duration))?;
-    Ok((watch, connected))
+    let take = || linux.iter_mut().for_each(Linux::take);
+    let connected = gather(&mut watch, collector, &interrupt, Duration::from_nanos(args.duration), take)?;
+    Ok((watch, linux, connected))
 }
 
 /// Reads events until the time is over, a signal arrives, or the IOKernel ends the trace; false in
-/// the last case.
+/// the last case. Calls `take` again and again meanwhile.
 fn gather(
     watch: &mut Watch,
     collector: &mut Collector,
     interrupt: &Interrupt,
     duration: Duration,
+    mut take: impl FnMut(),
 ) -> anyhow::Result<bool> {
     let begun = Instant::now();
     let (mut connected, mut interrupted) = (true, false);
     loop {
         let over = interrupted || !connected || begun.elapsed() >= duration;
+        take();
         let mut read = 0;
         let most = if over { LAST_EVENTS } else { EVENTS };
         while read < most
@@ -174,9 +217,9 @@ fn gather(
             collector.push(at, event);
             read += 1;
         }
-        // Now: at the end of the trace the program may be gone.
-        watch.learn_names(collector.unknown(&watch.names));
         if over {
+            // Of programs that have registered meanwhile.
+            watch.learn_names();
             return Ok(connected);
         }
         let pause = if read < most { PAUSE } else { Duration::ZERO };

@@ -133,7 +133,8 @@ impl<'a> Report<'a> {
         let mut text = String::new();
         for breakdown in self.answered.iter().take(count) {
             let Some(request) = self.collector.requests.get(&breakdown.id) else { continue };
-            let who = request.who().map_or(String::new(), |who| self.names.runtime(who.runtime));
+            let who = request.who();
+            let who = who.map_or(String::new(), |who| self.names.runtime(who.runtime, request.arrived));
             let _ = writeln!(
                 text,
                 "request {} to {who}: {} us: {}",
@@ -154,7 +155,10 @@ impl<'a> Report<'a> {
     pub fn reason(&self, request: &Request, breakdown: &Breakdown) -> String {
         let Some((stage, span)) = breakdown.longest() else { return "it took no time".to_owned() };
         let long = self.us(breakdown.in_stage(stage));
-        let kthread = |who: Option<Who>| who.map_or("its kthread".to_owned(), |who| self.kthread(who));
+        let kthread = |who: Option<Who>| match who {
+            Some(who) => self.kthread(who, span.from),
+            None => "its kthread".to_owned(),
+        };
         match stage {
             Stage::Port => match request.poll_gap() {
                 Some(gap) => format!(
@@ -211,15 +215,17 @@ impl<'a> Report<'a> {
         }
     }
 
-    fn kthread(&self, who: Who) -> String {
-        format!("kthread {} of {}", who.kthread, self.names.runtime(who.runtime))
+    fn kthread(&self, who: Who, at: Cycles) -> String {
+        format!("kthread {} of {}", who.kthread, self.names.runtime(who.runtime, at))
     }
 
     /// Returns where the core came from in the end.
     fn granted(&self, span: &Span) -> String {
         let Some(tenancy) = span.tenancy else { return String::new() };
         match tenancy.from {
-            Some(from) => format!(" (then core {}, from {})", tenancy.core, self.kthread(from)),
+            Some(from) => {
+                format!(" (then core {}, from {})", tenancy.core, self.kthread(from, tenancy.decided))
+            }
             None => format!(" (then core {}, which was free)", tenancy.core),
         }
     }
@@ -236,7 +242,7 @@ impl<'a> Report<'a> {
             (Handoff::Idle, None) => "though it was idle".to_owned(),
             _ => "at a poll point".to_owned(),
         };
-        format!("{} gave up core {} {how}", self.kthread(from), tenancy.core)
+        format!("{} gave up core {} {how}", self.kthread(from, tenancy.decided), tenancy.core)
     }
 
     /// Returns what ran instead of a preempted request: the kthread that got the core, or other
@@ -252,7 +258,7 @@ impl<'a> Report<'a> {
                 && it.lost.is_none_or(|at| at >= span.to)
         });
         match taker {
-            Some(taker) => format!(", which went to {}", self.kthread(taker.who)),
+            Some(taker) => format!(", which went to {}", self.kthread(taker.who, taker.decided)),
             None if kept => {
                 ": its time slice was over, and other threads of its program ran there".to_owned()
             }

@@ -7,6 +7,7 @@ use tailwater_shm::trace::Written;
 use tailwater_shm::trace::{CoreStep, Event, Handoff, Step, Who};
 
 use super::collect::Collector;
+use super::linux::{Moment, Seen, Slice, Use};
 use super::perfetto;
 use super::report::Report;
 use super::stages::{Breakdown, Stage};
@@ -17,10 +18,10 @@ const BATCH: Who = Who { runtime: 1, kthread: 0 };
 const NONE: Losses = Losses { events: 0, steps: 0 };
 
 fn names() -> Names {
-    Names {
-        runtimes: [(0, "web".to_owned()), (1, "batch".to_owned())].into(),
-        ports: vec!["load".to_owned()],
-    }
+    let mut names = Names::default();
+    names.register(0, 0, "web");
+    names.register(1, 0, "batch");
+    names
 }
 
 fn clock() -> Clock {
@@ -304,7 +305,7 @@ fn the_json_is_in_the_trace_event_format() {
     story.core(4_000, CoreStep::Running, Handoff::Polling, SERVICE, None);
     story.step(5_000, Step::Taken { ring: 0 }).step(6_000, WOKEN).step(7_000, Step::Received);
     story.replied(8_000, 9_000, 10_000);
-    let document = perfetto::document(&story.0, &names(), &clock(), 0);
+    let document = perfetto::document(&story.0, &names(), &clock(), 0, None);
     assert_is_a_trace(&document);
     let events = document["traceEvents"].as_array().unwrap();
     let named = |name: &str| events.iter().filter(|event| event["name"] == name).collect::<Vec<_>>();
@@ -312,6 +313,42 @@ fn the_json_is_in_the_trace_event_format() {
     assert_eq!(named("run")[0]["ts"], 7.0);
     assert_eq!(named("batch kthread 0")[0]["dur"], 3.0);
     assert_eq!(named("to web: cede at a poll point")[0]["dur"], 2.0);
+}
+
+#[test]
+fn what_linux_did_on_the_cores_is_in_the_same_document() {
+    let mut story = undisturbed();
+    story.core(9_000, CoreStep::Ceded, Handoff::Idle, SERVICE, None);
+    let thread = Use::Thread { command: "stress".to_owned(), pid: 4, tid: 5 };
+    let slice = |from_ns, to_ns, used| Slice { core: 1, from_ns, to_ns, used };
+    let slices = [slice(500, 1_500, thread), slice(700, 800, Use::Interrupt("local_timer"))].into();
+    let (began, now) = (Moment { cycles: 1_000, ns: 0 }, Moment { cycles: 3_000, ns: 2_000 });
+    let seen = Seen { slices: &slices, began, now, lost: 0 };
+    let document = perfetto::document(&story.0, &names(), &clock(), 0, Some(&seen));
+    assert_is_a_trace(&document);
+    let events = document["traceEvents"].as_array().unwrap();
+    let slice = |name: &str| events.iter().find(|event| event["name"] == name).unwrap();
+    assert_eq!((&slice("stress[5]")["ts"], &slice("stress[5]")["dur"]), (&1.5.into(), &1.0.into()));
+    assert_eq!(slice("local_timer")["ts"], 1.7);
+    assert_ne!(slice("local_timer")["tid"], slice("stress[5]")["tid"]);
+}
+
+#[test]
+fn an_ended_program_and_its_successor_in_the_same_place_are_two() {
+    let mut story = undisturbed();
+    story.core(1_000, CoreStep::Ceded, Handoff::Evict, SERVICE, None);
+    story.core(5_000, CoreStep::Decided, Handoff::Wake, SERVICE, None);
+    story.core(6_000, CoreStep::Running, Handoff::Wake, SERVICE, None);
+    let mut names = names();
+    names.register(0, 4_000, "next");
+    let document = perfetto::document(&story.0, &names, &clock(), 9_000, None);
+    assert_is_a_trace(&document);
+    let events = document["traceEvents"].as_array().unwrap();
+    let slice = |name: &str| events.iter().find(|event| event["name"] == name).unwrap();
+    assert_eq!((&slice("web kthread 0")["dur"], &slice("next kthread 0")["dur"]), (&1.0.into(), &3.0.into()));
+    let pids: Vec<&Value> =
+        events.iter().filter(|event| event["name"] == "process_name").map(|event| &event["pid"]).collect();
+    assert_eq!(pids, [1, 2, 100, 101], "cores, requests, and two programs");
 }
 
 #[test]
@@ -324,7 +361,7 @@ fn a_tenancy_without_an_end_ends_where_the_next_begins() {
     story.core(6_000, CoreStep::Ceded, Handoff::Polling, BATCH, None);
     story.core(7_000, CoreStep::Running, Handoff::Polling, SERVICE, None);
     story.core(9_000, CoreStep::Ceded, Handoff::Idle, SERVICE, None);
-    let document = perfetto::document(&story.0, &names(), &clock(), 0);
+    let document = perfetto::document(&story.0, &names(), &clock(), 0, None);
     assert_is_a_trace(&document);
     let events = document["traceEvents"].as_array().unwrap();
     let slice = |name: &str| events.iter().find(|event| event["name"] == name).unwrap();
@@ -445,6 +482,6 @@ proptest! {
         let (names, clock) = (names(), clock());
         let report = Report::new(&collector, &names, &clock, NONE);
         prop_assert!(report.text(100).contains("requests traced"));
-        assert_is_a_trace(&perfetto::document(&collector, &names, &clock, 0));
+        assert_is_a_trace(&perfetto::document(&collector, &names, &clock, 0, None));
     }
 }

@@ -9,7 +9,6 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Instant;
 
 use serde_json::Value;
 use tailwater_shm::trace::Handoff;
@@ -27,7 +26,6 @@ use crate::trace::watch::Names;
 /// What is read at the beginning of a watch and at its end.
 #[derive(Debug)]
 pub struct Look {
-    at: Instant,
     strangers: Strangers,
     throttled: BTreeMap<PathBuf, u64>,
     stolen: Vec<(u16, u64)>,
@@ -41,7 +39,6 @@ impl Look {
         let cores =
             cores.chain([&facts["iokernel_core"]]).filter_map(|core| u16::try_from(core.as_u64()?).ok());
         Self {
-            at: Instant::now(),
             strangers: tracepoints.strangers(document),
             throttled: throttled_ns(program["pid"].as_i64().unwrap_or(-1)),
             stolen: stolen_ns(&cores.collect::<Vec<_>>()),
@@ -99,44 +96,68 @@ impl Waiting {
 pub struct Gathered {
     /// The program, as the statistics show it.
     pub program: Value,
-    /// What was read at its beginning.
-    pub before: Look,
-    /// What was read at its end.
-    pub after: Look,
+    /// The time that is judged.
+    pub time_ns: u64,
+    /// What only a watch sees.
+    pub seen: Option<Seen>,
     /// Events of the record.
     pub collector: Collector,
     /// Names of programs.
     pub names: Names,
     /// The clock of the events.
     pub clock: Clock,
+}
+
+/// What a watch sees beside the record.
+#[derive(Debug)]
+pub struct Seen {
+    /// What was read at its beginning.
+    pub before: Look,
+    /// What was read at its end.
+    pub after: Look,
     /// Where kthreads waited.
     pub waiting: Waiting,
 }
 
 /// Returns the evidence.
 pub fn of(gathered: &Gathered) -> Evidence {
-    let Gathered { program, before, after, waiting, .. } = gathered;
-    let time_ns = (after.at - before.at).as_nanos() as u64;
+    let Gathered { program, time_ns, .. } = gathered;
     let mut evidence = Evidence {
         name: program["name"].as_str().unwrap_or_default().to_owned(),
-        time_ns,
-        throttled: throttled(before, after),
-        stolen: stolen(before, after),
+        time_ns: *time_ns,
         requests: requests(gathered),
         ..Evidence::default()
     };
-    let seen = |kthreads: Option<&[i32]>| {
+    let all = match &gathered.seen {
+        Some(seen) => enter_seen(seen, &threads(program), &mut evidence),
+        None => {
+            let unseen =
+                "programs of Linux on the cores, quotas, locks and the host, which only a watch sees (--for)";
+            evidence.unknown.push(unseen.to_owned());
+            Vec::new()
+        }
+    };
+    late(gathered, &all, &mut evidence);
+    evidence
+}
+
+/// Enters what only a watch sees; returns the programs that ran on the cores.
+fn enter_seen(seen: &Seen, kthreads: &[i32], evidence: &mut Evidence) -> Vec<Taker> {
+    let Seen { before, after, waiting } = seen;
+    evidence.throttled = throttled(before, after, evidence.time_ns);
+    evidence.stolen = stolen(before, after);
+    let found = |kthreads: Option<&[i32]>| {
         let mut found = takers(&before.strangers, &after.strangers, kthreads)?;
         found.retain(|taker| taker.pid != std::process::id());
         Ok::<_, Arc<str>>(found)
     };
-    let (all, own) = (seen(None), seen(Some(&threads(program))));
+    let (all, own) = (found(None), found(Some(kthreads)));
     if let Err(why) = &all {
         evidence.unknown.push(format!("which programs ran on the cores: {why}"));
     }
     let (all, own) = (all.unwrap_or_default(), own.unwrap_or_default());
-    evidence.taken = taken(&own, &all, &evidence);
-    late(gathered, &all, &mut evidence);
+    evidence.taken = taken(&own, &all, evidence);
+    let time_ns = evidence.time_ns;
     evidence.locked = Cost { ns: waiting.time(waiting.locked, time_ns), ..Cost::default() };
     let calls: u64 = waiting.in_calls.values().sum();
     let chief = waiting.in_calls.iter().max_by_key(|(_, seen)| **seen).map(|(name, _)| name.clone());
@@ -147,7 +168,7 @@ pub fn of(gathered: &Gathered) -> Evidence {
             .unknown
             .push("where its kthreads wait: needs CAP_SYS_PTRACE, or its user and ptrace_scope 0".to_owned());
     }
-    evidence
+    all
 }
 
 /// Fraction of the time watched from which programs that ran on the cores may have kept a woken
@@ -177,14 +198,14 @@ fn cost_of(takers: &[Taker]) -> Cost {
     }
 }
 
-fn throttled(before: &Look, after: &Look) -> Cost {
+fn throttled(before: &Look, after: &Look, time_ns: u64) -> Cost {
     let gained = |(folder, ns): (&PathBuf, &u64)| {
         (ns.saturating_sub(before.throttled.get(folder).copied().unwrap_or(*ns)), folder.clone())
     };
     let Some((ns, folder)) = after.throttled.iter().map(gained).max() else { return Cost::default() };
     let detail = if ns > 0 { quota_of(&folder) } else { String::new() };
     // Linux adds up the times of the CPUs.
-    let ns = ns.min((after.at - before.at).as_nanos() as u64);
+    let ns = ns.min(time_ns);
     Cost { ns, chief: folder.display().to_string(), detail }
 }
 
@@ -202,30 +223,34 @@ fn stolen(before: &Look, after: &Look) -> Cost {
 fn late(gathered: &Gathered, all: &[Taker], evidence: &mut Evidence) {
     let Gathered { program, collector, names, clock, .. } = gathered;
     let id = program["id"].as_u64().and_then(|id| u32::try_from(id).ok()).unwrap_or(u32::MAX);
-    let (mut for_it, mut by_it) = (BTreeMap::<u32, u64>::new(), 0);
-    let mut bypassed = 0;
+    let (mut for_it, mut bypassed_by) = (BTreeMap::<String, u64>::new(), BTreeMap::<String, u64>::new());
+    let mut by_it = 0;
     for tenancy in collector.cores.tenancies() {
         let Some((from, ns)) = late_ns(tenancy, clock) else { continue };
         match (tenancy.who.runtime == id, from == id) {
-            (true, false) if tenancy.handoff == Handoff::Bypass => {
-                bypassed += ns;
-                *for_it.entry(from).or_default() += ns;
+            (true, false) => {
+                let is_bypassed = tenancy.handoff == Handoff::Bypass;
+                let waits = if is_bypassed { &mut bypassed_by } else { &mut for_it };
+                *waits.entry(names.runtime(from, tenancy.decided)).or_default() += ns;
             }
-            (true, false) => *for_it.entry(from).or_default() += ns,
             (false, true) => by_it += ns,
             _ => {}
         }
     }
-    let waits: u64 = for_it.values().sum();
+    let bypassed: u64 = bypassed_by.values().sum();
     let displaced: u64 = all.iter().map(|taker| taker.waited_ns).sum();
-    // Linux ran others on the cores of the holders, for at least as long.
+    let mut of_requests = evidence.requests.unpolled_ns;
+    // If Linux ran others on the cores of the holders for at least as long, it was these.
     if bypassed > 0 && displaced >= bypassed {
         let own = evidence.taken.ns;
         evidence.taken = Cost { ns: own.saturating_add(bypassed), ..cost_of(all) };
-        for_it.clear();
+    } else {
+        bypassed_by.into_iter().for_each(|(holder, ns)| *for_it.entry(holder).or_default() += ns);
+        of_requests += evidence.requests.bypassed_ns;
     }
-    let chief = for_it.iter().max_by_key(|(_, ns)| **ns).map(|(from, _)| names.runtime(*from));
-    let waits = if for_it.is_empty() { 0 } else { waits.max(share(evidence, evidence.requests.unpolled_ns)) };
+    let chief = for_it.iter().max_by_key(|(_, ns)| **ns).map(|(holder, _)| holder.clone());
+    let waits: u64 = for_it.values().sum();
+    let waits = if for_it.is_empty() { 0 } else { waits.max(share(evidence, of_requests)) };
     evidence.own_unpolled = by_it > waits;
     evidence.unpolled = if evidence.own_unpolled {
         Cost { ns: by_it, chief: evidence.name.clone(), detail: String::new() }
@@ -270,8 +295,10 @@ fn add(sums: &mut Requests, span: &Span, clock: &Clock) {
             if span.stage == Stage::Start {
                 sums.start_ns += ns;
             }
-            if span.tenancy.is_some_and(|tenancy| tenancy.signalled.is_some()) {
-                sums.unpolled_ns += ns;
+            match span.tenancy {
+                Some(tenancy) if tenancy.handoff == Handoff::Bypass => sums.bypassed_ns += ns,
+                Some(tenancy) if tenancy.signalled.is_some() => sums.unpolled_ns += ns,
+                _ => {}
             }
         }
         Stage::Ring | Stage::Socket | Stage::RunQueue | Stage::Dispatch | Stage::Preempted => {
@@ -287,28 +314,27 @@ mod tests {
     use super::*;
     use crate::why::verdict::{Cause, judge};
     use serde_json::json;
-    use std::time::Duration;
+    use tailwater_bpf::core_time::Stranger;
     use tailwater_shm::trace::{CoreStep, Event, Who};
 
     const WEB: Who = Who { runtime: 0, kthread: 0 };
     const BATCH: Who = Who { runtime: 1, kthread: 0 };
 
     fn gathered(collector: Collector) -> Gathered {
-        let begun = Instant::now();
-        let look = |us| Look {
-            at: begun + Duration::from_micros(us),
-            strangers: Ok(vec![]),
-            throttled: BTreeMap::new(),
-            stolen: vec![(1, 5)],
-        };
+        let look = || Look { strangers: Ok(vec![]), throttled: BTreeMap::new(), stolen: vec![(1, 5)] };
         let program = json!({ "name": "web", "id": 0, "pid": 7, "threads": [8] });
+        let mut names = Names::default();
+        names.register(1, 0, "xz");
         Gathered {
-            waiting: Waiting { looks: 100, ..Waiting::of(&program) },
+            seen: Some(Seen {
+                before: look(),
+                after: look(),
+                waiting: Waiting { looks: 100, ..Waiting::of(&program) },
+            }),
             program,
-            before: look(0),
-            after: look(1_000),
+            time_ns: 1_000_000,
             collector,
-            names: Names { runtimes: [(1, "xz".to_owned())].into(), ports: vec![] },
+            names,
             clock: Clock::from_hz(1_000_000_000),
         }
     }
@@ -336,6 +362,37 @@ mod tests {
         assert_eq!(judge(&evidence).cause, Cause::NoPollPoints);
         let evidence = of(&gathered(handed_over(Handoff::Polling, false)));
         assert_eq!(judge(&evidence).cause, Cause::Nothing);
+    }
+
+    #[test]
+    fn a_bypass_while_others_ran_hides_no_holder_that_needed_the_signal() {
+        let mut collector = handed_over(Handoff::Signal, true);
+        let mut core = |at, step, handoff, who, from| {
+            collector.push(at, Event::Core { core: 1, step, handoff, who, from });
+        };
+        core(600_000, CoreStep::Decided, Handoff::Polling, BATCH, Some(WEB));
+        core(601_000, CoreStep::Running, Handoff::Polling, BATCH, None);
+        core(700_000, CoreStep::Decided, Handoff::Polling, WEB, Some(BATCH));
+        core(705_000, CoreStep::Signalled, Handoff::Signal, BATCH, None);
+        core(800_000, CoreStep::Ceded, Handoff::Bypass, BATCH, None);
+        core(800_000, CoreStep::Running, Handoff::Bypass, WEB, None);
+        let mut gathered = gathered(collector);
+        let evidence = of(&gathered);
+        assert_eq!((evidence.unpolled.ns, evidence.taken.ns), (600_000, 0), "nothing else ran");
+        let hog = Stranger {
+            core: 1,
+            pid: 9,
+            tid: 9,
+            command: "stress".to_owned(),
+            is_kernel: false,
+            group: None,
+            waiter: Some(77),
+            ns: 150_000,
+        };
+        gathered.seen.as_mut().unwrap().after.strangers = Ok(vec![hog]);
+        let evidence = of(&gathered);
+        assert_eq!((evidence.unpolled.ns, evidence.unpolled.chief.as_str()), (500_000, "xz"));
+        assert_eq!((evidence.taken.ns, evidence.taken.chief.as_str()), (100_000, "stress[9]"));
     }
 
     #[test]
@@ -367,11 +424,12 @@ mod tests {
     #[test]
     fn waits_quotas_and_the_host_are_parts_of_the_time() {
         let mut gathered = gathered(Collector::default());
-        gathered.waiting.locked = 30;
-        gathered.waiting.in_calls = [("read".to_owned(), 5), ("fsync".to_owned(), 6)].into();
-        gathered.before.throttled = [("/g/a".into(), 10), ("/g".into(), 0)].into();
-        gathered.after.throttled = [("/g/a".into(), 400_010), ("/g".into(), 7), ("/new".into(), 9)].into();
-        gathered.after.stolen = vec![(1, 100_005)];
+        let seen = gathered.seen.as_mut().unwrap();
+        seen.waiting.locked = 30;
+        seen.waiting.in_calls = [("read".to_owned(), 5), ("fsync".to_owned(), 6)].into();
+        seen.before.throttled = [("/g/a".into(), 10), ("/g".into(), 0)].into();
+        seen.after.throttled = [("/g/a".into(), 400_010), ("/g".into(), 7), ("/new".into(), 9)].into();
+        seen.after.stolen = vec![(1, 100_005)];
         let evidence = of(&gathered);
         assert_eq!((evidence.locked.ns, evidence.in_calls.ns), (300_000, 110_000));
         assert_eq!(evidence.in_calls.chief, "fsync");
@@ -379,9 +437,20 @@ mod tests {
         assert_eq!((evidence.stolen.ns, evidence.stolen.chief.as_str()), (100_000, "core 1"));
         assert_eq!(judge(&evidence).cause, Cause::Quota);
         // On several CPUs a group is stopped for more than the time watched.
-        gathered.after.throttled = [("/g/a".into(), 7_000_010)].into();
-        assert_eq!(of(&gathered).throttled.ns, 1_000_000);
-        gathered.after.strangers = Err("needs CAP_BPF".into());
-        assert!(of(&gathered).unknown[0].contains("needs CAP_BPF"));
+        let seen = gathered.seen.as_mut().unwrap();
+        seen.after.throttled = [("/g/a".into(), 7_000_010)].into();
+        seen.after.strangers = Err("needs CAP_BPF".into());
+        let evidence = of(&gathered);
+        assert_eq!(evidence.throttled.ns, 1_000_000);
+        assert!(evidence.unknown[0].contains("needs CAP_BPF"));
+    }
+
+    #[test]
+    fn of_the_past_there_is_the_record_only_and_the_verdict_says_so() {
+        let mut gathered = gathered(handed_over(Handoff::Signal, true));
+        gathered.seen = None;
+        let verdict = judge(&of(&gathered));
+        assert_eq!(verdict.cause, Cause::NoPollPoints);
+        assert!(verdict.text.contains("Not known: programs of Linux") && verdict.text.contains("--for"));
     }
 }

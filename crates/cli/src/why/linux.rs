@@ -1,18 +1,18 @@
 //! What Linux says of a program for a verdict: quotas of its control groups, time that the host
 //! took, and the system calls that its kthreads wait in.
 //!
-//! Owns the parsing of `/proc/PID/cgroup`, `cpu.stat`, `/proc/stat` and
-//! `/proc/PID/task/TID/syscall` (proc(5), cgroups(7)), whose paths and names other programs choose.
-//! What cannot be read is left out.
+//! Owns the parsing of `cpu.stat` and `/proc/PID/task/TID/syscall` (proc(5), cgroups(7)). What
+//! cannot be read is left out.
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::path::{Component, Path, PathBuf};
+use std::path::{Path, PathBuf};
 
 use rustix::param::clock_ticks_per_second;
+use tailwater_testbed::account::lost_ticks;
 
-/// Where control groups are mounted.
-const ROOT: &str = "/sys/fs/cgroup";
+use crate::control_groups;
+
 /// `futex` and `sched_yield` (x86-64).
 const FUTEX: u64 = 202;
 const SCHED_YIELD: u64 = 24;
@@ -26,36 +26,11 @@ const PRIVATE: u64 = 128;
 /// was made, because it had used up its quota.
 #[must_use]
 pub fn throttled_ns(pid: i64) -> BTreeMap<PathBuf, u64> {
-    let groups = fs::read_to_string(format!("/proc/{pid}/cgroup")).unwrap_or_default();
-    let folders = folders_of(Path::new(ROOT), &groups).into_iter();
-    let stopped = folders.filter_map(|folder| {
+    let stopped = control_groups::of_process(&pid.to_string()).into_iter().filter_map(|(_, folder)| {
         let ns = stopped_ns(&fs::read_to_string(folder.join("cpu.stat")).ok()?)?;
         Some((folder, ns))
     });
     stopped.collect()
-}
-
-/// Returns the folders of the groups that may have a quota: of the controller `cpu`, up to the
-/// mount.
-fn folders_of(root: &Path, groups: &str) -> Vec<PathBuf> {
-    let mut folders = Vec::new();
-    for line in groups.lines() {
-        let mut fields = line.splitn(3, ':');
-        let (Some(_), Some(controllers), Some(path)) = (fields.next(), fields.next(), fields.next()) else {
-            continue;
-        };
-        let mount = match controllers {
-            "" => root.to_owned(),
-            some if some.split(',').any(|one| one == "cpu") => root.join("cpu"),
-            _ => continue,
-        };
-        let path = Path::new(path.trim_start_matches('/'));
-        // Groups outside of the namespace of this process begin with `..`.
-        if path.components().all(|part| matches!(part, Component::Normal(_))) {
-            folders.extend(path.ancestors().map(|part| mount.join(part)));
-        }
-    }
-    folders
 }
 
 /// Returns the time in a `cpu.stat`: in nanoseconds in version 1, in microseconds in version 2.
@@ -81,17 +56,9 @@ pub fn quota_of(folder: &Path) -> String {
 /// Returns the nanoseconds that the host has taken from each core since the machine started.
 #[must_use]
 pub fn stolen_ns(cores: &[u16]) -> Vec<(u16, u64)> {
-    stolen_of(&fs::read_to_string("/proc/stat").unwrap_or_default(), cores, clock_ticks_per_second())
-}
-
-fn stolen_of(stat: &str, cores: &[u16], ticks_per_s: u64) -> Vec<(u16, u64)> {
-    let steal = |core: u16| {
-        let name = format!("cpu{core}");
-        let line = stat.lines().find(|line| line.split(' ').next() == Some(&name))?;
-        let ticks: u64 = line.split(' ').nth(8)?.parse().ok()?;
-        Some((core, ticks.saturating_mul(1_000_000_000 / ticks_per_s.max(1))))
-    };
-    cores.iter().filter_map(|&core| steal(core)).collect()
+    let stat = fs::read_to_string("/proc/stat").unwrap_or_default();
+    let tick_ns = 1_000_000_000 / clock_ticks_per_second().max(1);
+    cores.iter().map(|&core| (core, lost_ticks(&stat, core).1.saturating_mul(tick_ns))).collect()
 }
 
 /// What a kthread waits in.
@@ -155,26 +122,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_groups_with_a_quota_are_those_of_the_controller_and_around_them() {
-        let root = Path::new("/r");
-        let folders = |text: &str| -> Vec<String> {
-            folders_of(root, text).iter().map(|folder| folder.display().to_string()).collect()
-        };
-        assert_eq!(folders("3:cpuset:/x\n1:cpu,cpuacct:/a/b\n"), ["/r/cpu/a/b", "/r/cpu/a", "/r/cpu/"]);
-        assert_eq!(folders("0::/web.service\n"), ["/r/web.service", "/r/"]);
-        assert_eq!(folders("0::/../other\n1:cpu\ngarbage"), Vec::<String>::new());
+    fn the_time_for_which_a_group_was_stopped_is_read_of_both_versions() {
         assert_eq!(stopped_ns("nr_periods 5\nnr_throttled 3\nthrottled_time 700\n"), Some(700));
         assert_eq!(stopped_ns("usage_usec 5\nthrottled_usec 7\n"), Some(7_000));
         assert_eq!(stopped_ns("throttled_usec 99999999999999999999\n"), None);
         assert!(throttled_ns(std::process::id().into()).values().all(|ns| *ns < u64::MAX));
         assert!(throttled_ns(-1).is_empty());
-    }
-
-    #[test]
-    fn the_time_of_the_host_is_that_of_the_cores_asked_for() {
-        let stat = "cpu  9 9 9 9 9 9 9 9\ncpu1 1 2 3 4 5 6 7 8 0 0\ncpu10 1 1 1 1 1 1 1 1\n";
-        assert_eq!(stolen_of(stat, &[1, 7], 100), [(1, 80_000_000)]);
-        assert_eq!(stolen_of("cpu1 x", &[1], 0), []);
+        assert_eq!(stolen_ns(&[u16::MAX]), [(u16::MAX, 0)], "no such core");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Owns the arguments, and the watch in which the evidence is gathered: the IOKernel's record of
 //! cores and of requests to the program, names of the programs that ran on its cores, what Linux
 //! says of it, and where its kthreads wait. It changes nothing but that more requests are traced
-//! meanwhile.
+//! meanwhile. Of the past there is the record only.
 //!
 //! | module | owns |
 //! |---|---|
@@ -28,7 +28,7 @@ use tailwater_workload::units::parse_duration_ns;
 use crate::trace::collect::Collector;
 use crate::trace::watch::Watch;
 use crate::{info, query};
-use evidence::{Gathered, Look, Waiting};
+use evidence::{Gathered, Look, Seen, Waiting};
 
 /// Time between two looks at where kthreads wait.
 const LOOK: Duration = Duration::from_millis(5);
@@ -40,10 +40,13 @@ const EVENTS: usize = 16_384;
 #[command(
     after_help = "Watches the program for a while, so run it while the program is slow. It needs the IOKernel's user or root, and names
 programs that took time from its cores where eBPF is allowed (root, or CAP_BPF and CAP_PERFMON).
+--since judges what has happened already, by the IOKernel's record of cores and of one request of 1000: as far back as
+that reaches, and without what only a watch sees (programs of Linux on the cores, quotas, locks, the host).
 
 Examples:
   tailwater why web
-  tailwater why web --for 10s --sample 1"
+  tailwater why web --for 10s --sample 1
+  tailwater why web --since 1min"
 )]
 pub struct WhyArgs {
     /// Name of the program, as `tailwater ps` shows it
@@ -55,36 +58,42 @@ pub struct WhyArgs {
     /// Trace one request of N meanwhile
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     sample: u32,
+    /// Do not watch, but judge what the IOKernel has recorded during this time before
+    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, conflicts_with_all = ["time", "sample"])]
+    since: Option<u64>,
     /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
     /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
     #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
     iokernel: String,
 }
 
-/// Watches the program and prints the verdict.
+/// Watches the program, or reads what was recorded of it, and prints the verdict.
 ///
 /// # Errors
 /// If nothing listens at the socket, no program has the name, or the IOKernel refuses a trace.
 pub fn run(args: &WhyArgs) -> anyhow::Result<()> {
-    let interrupt = Interrupt::catch()?;
-    let gathered = gather(args, &interrupt)?;
+    let document = query::statistics(&args.iokernel)?;
+    // While one replaces another, the later one.
+    let program = info::programs(&document, &args.name).last().cloned();
+    let program = program.ok_or_else(|| anyhow::Error::msg(info::describe_absence(&args.name, &document)))?;
+    let gathered = match args.since {
+        Some(ns) => look_back(args, program, ns)?,
+        None => watch(args, program, &document)?,
+    };
     let verdict = verdict::judge(&evidence::of(&gathered));
     writeln!(stdout(), "{}", verdict.text)?;
     Ok(())
 }
 
-fn gather(args: &WhyArgs, interrupt: &Interrupt) -> anyhow::Result<Gathered> {
-    let statistics = || query::statistics(&args.iokernel);
-    let document = statistics()?;
-    // While one replaces another, the later one.
-    let program = info::programs(&document, &args.name).last().cloned();
-    let program = program.ok_or_else(|| anyhow::Error::msg(info::describe_absence(&args.name, &document)))?;
-    let tracepoints = Tracepoints::watch(&document);
+fn watch(args: &WhyArgs, program: Value, document: &Value) -> anyhow::Result<Gathered> {
+    let interrupt = Interrupt::catch()?;
+    let tracepoints = Tracepoints::watch(document);
     let request = TraceRequest { every: args.sample, runtime: Some(args.name.clone()) };
     let mut watch = Watch::begin(&args.iokernel, request)?;
     let look = |document: &Value| Look::new(document, &program, &tracepoints);
-    let before = look(&document);
-    let (end, mut collector) = (Instant::now() + Duration::from_nanos(args.time), Collector::default());
+    let before = look(document);
+    let (begun, mut collector) = (Instant::now(), Collector::default());
+    let end = begun + Duration::from_nanos(args.time);
     let mut waiting = Waiting::of(&program);
     while Instant::now() < end {
         interrupt.sleep_until(Instant::now() + LOOK)?;
@@ -94,6 +103,18 @@ fn gather(args: &WhyArgs, interrupt: &Interrupt) -> anyhow::Result<Gathered> {
             collector.push(at, event);
         }
     }
-    let (after, clock) = (look(&statistics()?), *watch.clock());
-    Ok(Gathered { program, before, after, collector, names: watch.names.clone(), clock, waiting })
+    let after = look(&query::statistics(&args.iokernel)?);
+    let time_ns = begun.elapsed().as_nanos() as u64;
+    watch.learn_names();
+    let (names, clock, seen) = (watch.names.clone(), *watch.clock(), Some(Seen { before, after, waiting }));
+    Ok(Gathered { program, time_ns, seen, collector, names, clock })
+}
+
+fn look_back(args: &WhyArgs, program: Value, ns: u64) -> anyhow::Result<Gathered> {
+    let mut collector = Collector::default();
+    let watch = Watch::look_back(&args.iokernel, ns)?.read_into(&mut collector)?;
+    watch.note_reach(ns);
+    collector.keep_requests_to(&args.name, &watch.names);
+    let (names, clock, time_ns) = (watch.names.clone(), *watch.clock(), ns.min(watch.reach_ns()));
+    Ok(Gathered { program, time_ns, seen: None, collector, names, clock })
 }

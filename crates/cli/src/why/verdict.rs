@@ -39,6 +39,8 @@ pub struct Requests {
     pub core_ns: u64,
     /// Part of that: for one whose holder needed the preempt signal.
     pub unpolled_ns: u64,
+    /// Part of that: for one whose holder heeded not even that.
+    pub bypassed_ns: u64,
     /// Part of that: for their kthread, which had been woken on it, to start.
     pub start_ns: u64,
     /// They waited for others: in a ring, a socket, a run queue or a dispatcher.

@@ -5,6 +5,7 @@ mod capture;
 mod commands;
 mod common;
 mod demo;
+mod kept;
 mod load;
 mod load_over;
 mod nat;

@@ -159,6 +159,9 @@ fn a_short_request_behind_a_long_one_says_what_it_waited_for() {
     assert!(names.into_iter().any(|name| name == "web kthread 0"), "no core was ever its");
     let Some((report, _)) = trace(&socket, &["--last", "600s", "--runtime", "absent"]) else { return };
     assert!(report.starts_with("0 requests traced"), "{report}");
+    let verdict = succeeds(&["why", "web", "--iokernel", &socket, "--since", "600s"]);
+    let Some(verdict) = verdict.map(|output| text(&output.stdout)) else { return };
+    assert!(verdict.starts_with("web, in ") && verdict.contains("which only a watch sees"), "{verdict}");
     let Some((report, _)) = trace(&socket, &["--last", "1us"]) else { return };
     assert!(report.starts_with("0 requests traced") || report.starts_with("1 requests"), "{report}");
 
@@ -184,6 +187,76 @@ fn a_short_request_behind_a_long_one_says_what_it_waited_for() {
     let words = ["--sample", "1", "--duration", "200ms", "--runtime", "absent"];
     let Some((report, _)) = trace(&socket, &words) else { return };
     assert!(report.contains("0 requests traced") && report.contains("0 events missing"), "{report}");
+}
+
+#[test]
+fn a_trace_has_what_linux_did_and_a_program_that_has_ended_keeps_its_name() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    let socket = socket_name("trace-linux");
+    let (_iokernel, mut web) = start(folder.path(), &socket, &[]);
+    let file = folder.path().join("trace.json");
+    let words = ["trace", "--iokernel", &socket, "--duration", "200ms", "--out", file.to_str().unwrap()];
+    let Some(output) = succeeds(&words) else { return };
+    let document: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let is_there = |document: &Value, name: &str| {
+        let events = document["traceEvents"].as_array().unwrap();
+        events.iter().any(|event| event["name"] == name || event["args"]["name"] == name)
+    };
+    let refusal = text(&output.stderr).contains("is not in the file: ");
+    assert_ne!(is_there(&document, "Linux on lent cores"), refusal, "{}", text(&output.stderr));
+
+    // Another program gets its place.
+    web.kill();
+    until("the program is gone", || {
+        stats(&socket).is_some_and(|all| all["runtimes"] == serde_json::json!([]))
+    });
+    let mut next = tailwater(&["app", "spin", "--listen", "0.0.0.0:5001"]);
+    next.envs([("TAILWATER_IOKERNEL", &*socket), ("TAILWATER_NAME", "next"), ("TAILWATER_KTHREADS", "1")]);
+    let _next = Program::start(&mut next);
+    until("the other program is there", || {
+        stats(&socket)
+            .is_some_and(|all| all["runtimes"][0]["name"] == "next" && all["runtimes"][0]["id"] == 0)
+    });
+    trace_until(&socket, &["--last", "600s"], |_, document| {
+        let wanted = [("the ended program", "web kthread 0"), ("its successor", "next kthread 0")];
+        wanted.into_iter().find(|(_, name)| !is_there(document, name)).map(|(what, _)| what)
+    });
+}
+
+#[test]
+fn a_signal_or_slow_hand_offs_have_a_file_written_and_files_are_bounded() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let folder = tempfile::tempdir().unwrap();
+    let (socket, into) = (socket_name("trace-on"), folder.path().join("traces"));
+    let _running = start(folder.path(), &socket, &[]);
+    let words = ["trace", "--iokernel", &socket, "--on", "eviction,handoff=10s", "--files", "2", "--output"];
+    let mut waiting = Program::start(tailwater(&words).arg(&into));
+    waiting.error_line_with("waiting; SIGUSR2 to process");
+    let files = || -> Vec<std::path::PathBuf> {
+        let entries = std::fs::read_dir(&into).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    assert!(files().is_empty(), "nothing has gone wrong");
+    for _ in 0..3 {
+        waiting.signal(rustix::process::Signal::USR2);
+        waiting.error_line_with("SIGUSR2 arrived: wrote ");
+    }
+    let files = files();
+    assert_eq!(files.len(), 2, "{files:?}");
+    for file in files {
+        let document: Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
+        assert_eq!(document["otherData"]["why"], "SIGUSR2 arrived");
+        assert!(document["traceEvents"].is_array());
+    }
+    waiting.signal(rustix::process::Signal::INT);
+    waiting.wait();
+    fails_with(&["trace", "--on", "nothing", "--iokernel", &socket], &["eviction, stall, slo"]);
+    // No hand-off is as fast as that.
+    let words = ["trace", "--iokernel", &socket, "--on", "handoff=200ns", "--last", "1s", "--output"];
+    let mut waiting = Program::start(tailwater(&words).arg(&into));
+    let line = waiting.error_line_with("the 99th percentile of hand-offs");
+    assert!(line.contains("-1-handoff.json"), "{line}");
 }
 
 #[test]

@@ -193,7 +193,7 @@ const CAUSES: [(&str, &str, &str); 5] = [
 
 /// Plants a cause and returns the verdicts of so many runs; `None` where it cannot be planted, or
 /// where the programs get no core for minutes.
-fn verdicts(kind: &str, name: &str, runs: usize) -> Option<Vec<String>> {
+fn verdicts(kind: &str, name: &str, runs: usize) -> Option<Vec<Run>> {
     unless_too_busy(|| attempt(kind, name, runs)).flatten()
 }
 
@@ -201,7 +201,7 @@ fn verdicts(kind: &str, name: &str, runs: usize) -> Option<Vec<String>> {
 ///
 /// # Errors
 /// What a program said that has given up.
-fn attempt(kind: &str, name: &str, runs: usize) -> Result<Option<Vec<String>>, String> {
+fn attempt(kind: &str, name: &str, runs: usize) -> Result<Option<Vec<Run>>, String> {
     let folder = tempfile::tempdir().unwrap();
     let socket = socket_name(&format!("why-{kind}"));
     let every = Duration::from_millis(if kind == "peer" { 10 } else { 1 });
@@ -224,13 +224,21 @@ fn attempt(kind: &str, name: &str, runs: usize) -> Result<Option<Vec<String>>, S
     (0..runs).map(|_| ask(&socket, name, &mut programs)).collect::<Result<_, _>>().map(Some)
 }
 
+/// One run.
+struct Run {
+    verdict: String,
+    /// What each program did meanwhile: its name and its counters that grew.
+    counters: String,
+}
+
 /// Returns the verdict on a program.
 ///
 /// # Errors
 /// What the command said, or one of the programs if that has given up.
-fn ask(socket: &str, name: &str, programs: &mut [(&str, Program)]) -> Result<String, String> {
+fn ask(socket: &str, name: &str, programs: &mut [(&str, Program)]) -> Result<Run, String> {
     // The IOKernel notices a moment later that the command of the last trace has ended.
     until("no trace goes on", || stats(socket).is_some_and(|all| all["trace"].is_null()));
+    let before = stats(socket).unwrap_or_default();
     let output = run(&["why", name, "--iokernel", socket, "--for", "700ms", "--sample", "3"]);
     for (name, program) in programs {
         if !program.is_running() {
@@ -239,11 +247,27 @@ fn ask(socket: &str, name: &str, programs: &mut [(&str, Program)]) -> Result<Str
     }
     let message = text(&output.stderr);
     match output.status.success() {
-        true => Ok(text(&output.stdout)),
+        true => {
+            let counters = growth(&before, &stats(socket).unwrap_or_default());
+            Ok(Run { verdict: text(&output.stdout).trim_end().to_owned(), counters })
+        }
         // It has lost its registration, and has not ended yet.
         false if message.contains("is registered") => Err(format!("the machine is too busy: {message}")),
         false => Err(message),
     }
+}
+
+/// Returns which counters of cores each program has that grew, for who wonders about a verdict.
+fn growth(before: &serde_json::Value, after: &serde_json::Value) -> String {
+    let program = |(from, to): (&serde_json::Value, &serde_json::Value)| {
+        let grew = ["core_ns", "grants", "preempted", "evictions", "late_ns", "throttled"].map(|key| {
+            let of = |program: &serde_json::Value| program["counters"][key].as_u64().unwrap_or_default();
+            format!("{key} +{}", of(to).saturating_sub(of(from)))
+        });
+        format!("{} {}", to["name"], grew.join(", "))
+    };
+    let all = |document: &serde_json::Value| document["runtimes"].as_array().cloned().unwrap_or_default();
+    all(before).iter().zip(&all(after)).map(program).collect::<Vec<_>>().join("; ")
 }
 
 #[test]
@@ -254,13 +278,14 @@ fn a_lock_that_user_threads_share_is_named() {
     loop {
         let Some(verdicts) = verdicts(kind, name, 1) else { return };
         // Beside another cause, too: a quota of this test's own control group may cost more.
-        if verdicts[0].contains(cause) {
+        let verdict = &verdicts[0].verdict;
+        if verdict.contains(cause) {
             return;
         }
-        if verdicts[0].contains("where its kthreads wait") {
-            return println!("skipped: {}", verdicts[0].trim_end());
+        if verdict.contains("where its kthreads wait") {
+            return println!("skipped: {verdict}");
         }
-        assert!(Instant::now() < deadline, "not named: {}", verdicts[0]);
+        assert!(Instant::now() < deadline, "not named: {verdict}");
     }
 }
 
@@ -281,11 +306,11 @@ fn nine_of_ten(kind: &str) {
     let Some(verdicts) = verdicts(kind, name, RUNS) else {
         return println!("{kind}: skipped, it cannot be planted here");
     };
-    let is_named = |verdict: &String| verdict.split(" Besides: ").next().is_some_and(|it| it.contains(cause));
-    let named = verdicts.iter().filter(|verdict| is_named(verdict)).count();
-    println!("{kind}: named in {named} of {RUNS}; the first: {}", verdicts[0].trim_end());
-    let others = verdicts.iter().filter(|verdict| !is_named(verdict));
-    others.for_each(|other| println!("    not named: {}", other.trim_end()));
+    let is_named = |run: &Run| run.verdict.split(" Besides: ").next().is_some_and(|it| it.contains(cause));
+    let named = verdicts.iter().filter(|run| is_named(run)).count();
+    println!("{kind}: named in {named} of {RUNS}; the first: {}", verdicts[0].verdict);
+    let others = verdicts.iter().filter(|run| !is_named(run));
+    others.for_each(|run| println!("    not named: {}\n        meanwhile: {}", run.verdict, run.counters));
     assert!(named >= RUNS - 1, "{kind}: named in {named} of {RUNS}");
 }
 

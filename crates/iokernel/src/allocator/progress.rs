@@ -12,7 +12,7 @@ use tailwater_sched::KthreadId;
 use tailwater_sched::alloc::Activity;
 use tailwater_sched::ledger::Parked;
 use tailwater_shm::trace::CoreStep;
-use tailwater_shm::{Cycles, Grant, KthreadState, clock};
+use tailwater_shm::{Cycles, Grant, KthreadState};
 
 use super::Allocator;
 use super::decide::Event;
@@ -63,7 +63,7 @@ impl Allocator {
                         self.signal(world, from);
                         let (kind, signalled) = (HandoffKind::Signal, Some(now));
                         let core = self.cores[at].id;
-                        world.trace.core(clock::now(), core, CoreStep::Signalled, kind, (from, None));
+                        world.trace.core(now, core, CoreStep::Signalled, kind, (from, None));
                         self.cores[at].phase = Phase::Ceding { from, to, kind, decided, signalled, asked };
                     }
                 }
@@ -153,7 +153,7 @@ impl Allocator {
         now: Cycles,
     ) {
         world.stats.handoff(kind).running.record(self.clock.to_ns(now.saturating_sub(decided)));
-        world.trace.core(clock::now(), self.cores[at].id, CoreStep::Running, kind, (kthread, None));
+        world.trace.core(now, self.cores[at].id, CoreStep::Running, kind, (kthread, None));
         world.runtimes.kthread_mut(kthread).no_starts = 0;
         self.set_activity(kthread, Activity::Running);
         self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);
@@ -189,7 +189,7 @@ impl Allocator {
     /// Handles a kthread that gave its core up without being asked.
     fn parked(&mut self, world: &mut World, at: usize, kthread: KthreadId, now: Cycles) {
         let core = self.cores[at].id;
-        world.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Wake, (kthread, None));
+        world.trace.core(now, core, CoreStep::Ceded, HandoffKind::Wake, (kthread, None));
         let held = now.saturating_sub(self.cores[at].since);
         self.account_core_time(world, at, kthread, now);
         world.stats.cores.parks.add(1);
@@ -218,7 +218,7 @@ impl Allocator {
         decided: Cycles,
         now: Cycles,
     ) {
-        world.trace.core(clock::now(), self.cores[at].id, CoreStep::Ceded, kind, (from, None));
+        world.trace.core(now, self.cores[at].id, CoreStep::Ceded, kind, (from, None));
         world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         self.enter_cede(world, at, from, kind, decided, now);
         self.account_core_time(world, at, from, now);

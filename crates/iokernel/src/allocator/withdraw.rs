@@ -40,7 +40,7 @@ use tailwater_sched::ledger::{Class, CoreState, KthreadState as Owned, Parked};
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::trace::CoreStep;
-use tailwater_shm::{Cycles, KthreadState, clock};
+use tailwater_shm::{Cycles, KthreadState};
 
 use super::Allocator;
 use super::phase::{NO_START_DOUBLINGS, Phase, Step, Withdrawn};
@@ -67,7 +67,7 @@ impl Allocator {
     ) {
         let kind = HandoffKind::Bypass;
         world.runtimes.ask_to_cede(from);
-        world.trace.core(clock::now(), self.cores[at].id, CoreStep::Ceded, kind, (from, None));
+        world.trace.core(now, self.cores[at].id, CoreStep::Ceded, kind, (from, None));
         self.account_core_time(world, at, from, now);
         self.set_activity(from, Activity::Parked);
         world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
@@ -140,7 +140,7 @@ impl Allocator {
             world.stats.cores.late_board_wakes.add(1);
         }
         let core = self.cores[at].id;
-        world.trace.core(clock::now(), core, CoreStep::Ceded, HandoffKind::Evict, (kthread, None));
+        world.trace.core(now, core, CoreStep::Ceded, HandoffKind::Evict, (kthread, None));
         let became = self.ledger.evict(kthread, self.nanos(now));
         // Beyond the last look, or its end would not be announced; see `next_readmission`.
         let not_before = not_before.max(self.watched_at.saturating_add(1));

@@ -77,6 +77,11 @@ pub(crate) struct Devices {
 }
 
 impl Control {
+    /// Returns the devices of the ports.
+    pub(crate) fn devices(&self) -> &[Devices] {
+        &self.parts.devices
+    }
+
     /// Hands the client what it needs to take this IOKernel's place, or refuses with a reason.
     pub(super) fn hand_over(&mut self, token: u64, socket: &Arc<ClientSocket>, wish: &Takeover) {
         if let Err(why) = self.may_take_over(socket, wish) {

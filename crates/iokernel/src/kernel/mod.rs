@@ -165,6 +165,12 @@ impl IoKernel {
         Self::make(config, ports, Some((stop, &main)))
     }
 
+    /// Returns the descriptors of each port's devices, by which another process goes on with them
+    /// ([`Port::inherit`]).
+    pub fn devices(&self) -> impl Iterator<Item = (&str, &[OwnedFd])> {
+        self.control.devices().iter().map(|of| (of.port.as_str(), &of.files[..]))
+    }
+
     /// Takes over if there is a flag that ends a takeover, and something to call before it.
     fn make(
         config: Config,

@@ -11,7 +11,8 @@ use super::counter::Kind;
 /// A name, and the function that takes the thing out of a document.
 type Step = (&'static str, fn(&mut Value));
 
-const STEPS: [Step; 3] = [
+const STEPS: [Step; 4] = [
+    ("registrations", |document| document["registrations"] = json!([])),
     ("refusals", |document| document["refusals"] = json!([])),
     ("threads", |document| each_program(document, |program| program["threads"] = json!([]))),
     ("zeros", |document| each_program(document, leave_out_zeros)),
@@ -68,7 +69,7 @@ mod tests {
             json!({ "id": id, "threads": vec![100_000; 20],
                 "counters": { "cores": 0, "rx_frames": 0, "tx_frames": u64::MAX } })
         };
-        json!({ "refusals": ["x".repeat(1_000)], "runtimes": (0..10).map(program).collect::<Vec<_>>() })
+        json!({ "registrations": ["x".repeat(100)], "refusals": ["x".repeat(1_000)], "runtimes": (0..10).map(program).collect::<Vec<_>>() })
     }
 
     #[test]
@@ -84,12 +85,14 @@ mod tests {
         };
         assert_eq!(shortened(whole).0, 0);
         let (left_out, _, document) = shortened(whole - 1);
-        assert_eq!((left_out, &document["left_out"][0]), (1, &json!("refusals")));
-        let (left_out, programs, document) = shortened(whole - 1_200);
-        assert_eq!((left_out, programs), (2, 10));
-        assert_eq!(document["runtimes"][9]["threads"], json!([]));
-        let (left_out, programs, document) = shortened(whole - 2_500);
+        assert_eq!((left_out, &document["left_out"][0]), (1, &json!("registrations")));
+        let (left_out, _, document) = shortened(whole - 200);
+        assert_eq!((left_out, &document["left_out"][1]), (2, &json!("refusals")));
+        let (left_out, programs, document) = shortened(whole - 1_300);
         assert_eq!((left_out, programs), (3, 10));
+        assert_eq!(document["runtimes"][9]["threads"], json!([]));
+        let (left_out, programs, document) = shortened(whole - 2_600);
+        assert_eq!((left_out, programs), (4, 10));
         let counters = json!({ "cores": 0, "tx_frames": u64::MAX });
         assert_eq!(document["runtimes"][9]["counters"], counters);
         let (_, programs, document) = shortened(400);

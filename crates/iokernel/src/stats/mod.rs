@@ -10,6 +10,7 @@ pub(crate) mod counter;
 mod histogram;
 mod length;
 mod refusals;
+mod registrations;
 pub mod schema;
 
 pub use crate::firewall::stats::{FirewallCounters, FirewallStats, RuleStats};
@@ -23,6 +24,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::classes::{ClassReader, ClassRecord, Percentiles};
+use tailwater_shm::clock;
 use tailwater_shm::control::MAX_MESSAGE;
 use tailwater_shm::control::{CaptureRequest, Class, TraceRequest};
 use tailwater_shm::layout::Queues;
@@ -33,6 +35,7 @@ use crate::frame::MacAddr;
 use crate::port::Account;
 use counter::counters;
 use refusals::Refusals;
+use registrations::Registrations;
 
 counters! {
     /// Counters of the switch.
@@ -472,6 +475,8 @@ pub struct Stats {
     facts: Mutex<Value>,
     /// As `runtimes`.
     refusals: Mutex<Refusals>,
+    /// As `runtimes`.
+    registrations: Mutex<Registrations>,
 }
 
 impl Stats {
@@ -507,6 +512,7 @@ impl Stats {
             trace: Mutex::new(None),
             facts: Mutex::new(Value::Null),
             refusals: Mutex::default(),
+            registrations: Mutex::default(),
         }
     }
 
@@ -535,7 +541,11 @@ impl Stats {
         *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = facts;
     }
 
+    /// Adds a runtime, which the polling thread does not know yet.
     pub(crate) fn add_runtime(&self, runtime: Arc<RuntimeStats>) {
+        let mut registrations = self.registrations.lock().unwrap_or_else(PoisonError::into_inner);
+        registrations.note(runtime.id, &runtime.name, clock::now());
+        drop(registrations);
         self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).push(runtime);
     }
 
@@ -643,6 +653,7 @@ impl Stats {
             "captures": captures,
             "trace": trace,
             "refusals": self.refusals.lock().unwrap_or_else(PoisonError::into_inner).to_json(Instant::now()),
+            "registrations": self.registrations.lock().unwrap_or_else(PoisonError::into_inner).to_json(),
         });
         let length = length::shorten(&mut document, MAX_MESSAGE - REST_OF_MESSAGE);
         self.add_classes(&mut document, (MAX_MESSAGE - REST_OF_MESSAGE).saturating_sub(length));

@@ -8,6 +8,7 @@
 pub(crate) mod accounts;
 pub(crate) mod holder;
 pub(crate) mod interface;
+pub(crate) mod passed;
 pub(crate) mod peer;
 pub(crate) mod stack;
 pub(crate) mod tap;

@@ -104,9 +104,10 @@ impl Snapshot {
     }
 }
 
-/// Returns a core's ticks in interrupts, hard and soft, and its ticks taken by the host; 0 for a
-/// core that the text does not name.
-fn lost_ticks(stat: &str, core: u16) -> (u64, u64) {
+/// Returns a core's ticks in interrupts, hard and soft, and its ticks taken by the host, by
+/// `/proc/stat`; 0 for a core that the text does not name.
+#[must_use]
+pub fn lost_ticks(stat: &str, core: u16) -> (u64, u64) {
     let name = format!("cpu{core}");
     let line = stat.lines().find(|line| line.split(' ').next() == Some(&name));
     let ticks: Vec<u64> =

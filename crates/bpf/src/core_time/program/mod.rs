@@ -31,19 +31,12 @@
 //!   it has run.
 //! - With more strangers than the map holds, their time is in [`Field::Untold`], by moment.
 
+use super::helpers::{COMMAND, COMMAND_LEN, CORE, LOOKUP, NANOSECONDS, THREAD, UPDATE};
 use crate::assembler::{
     ADD, ADD_IMMEDIATE, AND_IMMEDIATE, Assembler, CALL, EXIT, JUMP, JUMP_EQUAL_IMMEDIATE, JUMP_NOT_EQUAL,
     JUMP_NOT_EQUAL_IMMEDIATE, LOAD_U32, LOAD_U64, MOVE, MOVE_32, MOVE_IMMEDIATE, OR_IMMEDIATE, STACK,
     STORE_IMMEDIATE_U32, STORE_IMMEDIATE_U64, STORE_U32, STORE_U64, SUBTRACT,
 };
-
-/// `bpf_map_lookup_elem(map, key)` (linux/bpf.h), and so on.
-pub(super) const LOOKUP: u32 = 1;
-pub(super) const UPDATE: u32 = 2;
-pub(super) const NANOSECONDS: u32 = 5;
-pub(super) const CORE: u32 = 8;
-pub(super) const THREAD: u32 = 14;
-pub(super) const COMMAND: u32 = 16;
 
 /// What [`switch`] returns if it has entered nothing, having interrupted one of the programs.
 pub(super) const FOUND_BUSY: u32 = 1;
@@ -53,9 +46,6 @@ pub(super) const LOOK: [u64; 4] = [1, 0, 0, 0];
 
 /// `BPF_NOEXIST`: an update does not replace a value.
 const ONLY_NEW: u32 = 1;
-
-/// Length of a thread's name with the zero behind it (`TASK_COMM_LEN`, linux/sched.h).
-pub(super) const COMMAND_LEN: usize = 16;
 
 /// What a stranger's time is time of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,7 +65,7 @@ impl Moment {
 
 /// What interrupts a thread. A hard interrupt may interrupt a soft one, and none its own kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Interrupt {
+pub(crate) enum Interrupt {
     Soft = 1,
     Hard = 2,
 }

@@ -17,10 +17,11 @@ use crate::port::pcap::{PcapPort, PcapSpec};
 use crate::stats::{CaptureStats, Counter, RuntimeCounters, RuntimeStats, Stats, TraceStats};
 
 /// What the document has besides numbers that count or measure: who and what things are.
-const FACTS: [&str; 13] = [
+const FACTS: [&str; 14] = [
     "bucket_bounds_ns",
     "iokernel",
     "refusals",
+    "registrations",
     "captures[].id",
     "trace.id",
     "trace.every",

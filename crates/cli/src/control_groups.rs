@@ -1,0 +1,105 @@
+//! Folders of the control groups that may limit the processor time of a process.
+//!
+//! Owns the parsing of `/proc/PID/mountinfo` and `/proc/PID/cgroup` (proc_pid_mountinfo(5),
+//! cgroups(7)) for both versions. A limit of every ancestor holds as well. What is not mounted, or
+//! lies outside of the namespace of this process, is left out.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Which files limit a control group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// `cpu.cfs_quota_us` (Documentation/scheduler/sched-bwc.rst).
+    One,
+    /// `cpu.max` (Documentation/admin-guide/cgroup-v2.rst).
+    Two,
+}
+
+/// A mounted hierarchy with the CPU controller.
+#[derive(Debug, PartialEq, Eq)]
+struct Mount {
+    version: Version,
+    /// The group that the mount point shows.
+    root: String,
+    point: PathBuf,
+}
+
+/// Returns the folders of the groups of a process, as this process sees them, and of those around
+/// them; none if the process has ended.
+pub fn of_process(pid: &str) -> Vec<(Version, PathBuf)> {
+    let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
+    folders_of(&read("/proc/self/mountinfo"), &read(&format!("/proc/{pid}/cgroup")))
+}
+
+/// As [`of_process`], from the text of the two files.
+pub fn folders_of(mountinfo: &str, cgroup: &str) -> Vec<(Version, PathBuf)> {
+    let mounts = mountinfo.lines().filter_map(parse_mount);
+    let folders = mounts.filter_map(|Mount { version, root, point }| {
+        let group = cgroup.lines().find_map(|line| group_of(line, version))?;
+        let relative = group.strip_prefix(root.trim_end_matches('/')).unwrap_or("");
+        Some(folders(&point, relative).map(move |folder| (version, folder)))
+    });
+    folders.flatten().collect()
+}
+
+/// Reads a line of `/proc/PID/mountinfo` (proc_pid_mountinfo(5)); `None` unless it mounts the CPU
+/// controller.
+fn parse_mount(line: &str) -> Option<Mount> {
+    let (before, after) = line.split_once(" - ")?;
+    let mut fields = before.split(' ').skip(3);
+    let (root, point) = (fields.next()?.to_owned(), fields.next()?.into());
+    let mut kind = after.split(' ');
+    let version = match kind.next()? {
+        "cgroup2" => Version::Two,
+        "cgroup" if kind.next_back()?.split(',').any(|option| option == "cpu") => Version::One,
+        _ => return None,
+    };
+    Some(Mount { version, root, point })
+}
+
+/// Returns the group in a line of `/proc/PID/cgroup` (cgroups(7)), if it is of this version and has
+/// the CPU controller.
+fn group_of(line: &str, version: Version) -> Option<&str> {
+    let mut fields = line.splitn(3, ':');
+    let (_, controllers, group) = (fields.next()?, fields.next()?, fields.next()?);
+    let is_meant = match version {
+        Version::Two => controllers.is_empty(),
+        Version::One => controllers.split(',').any(|controller| controller == "cpu"),
+    };
+    is_meant.then_some(group)
+}
+
+/// Returns the folder of a group below `point`, and those of its ancestors.
+fn folders(point: &Path, group: &str) -> impl Iterator<Item = PathBuf> + use<> {
+    let point = point.to_owned();
+    // A group outside the namespace begins with `/..`: nothing of it is visible here.
+    let group = if group.contains("/..") { "" } else { group.trim_start_matches('/') };
+    let lowest = point.join(group);
+    let inside: Vec<PathBuf> =
+        lowest.ancestors().take_while(|folder| folder.starts_with(&point)).map(Path::to_owned).collect();
+    inside.into_iter()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_groups_are_those_of_the_controller_and_around_them() {
+        let mounts = "1 0 0:1 / /r/cpu rw - cgroup cgroup rw,cpu,cpuacct\n2 0 0:2 / /r/mem rw - cgroup cgroup rw,memory\n\
+                      3 0 0:3 / /two rw - cgroup2 cgroup2 rw\n";
+        let folders = |text: &str| -> Vec<PathBuf> {
+            folders_of(mounts, text).into_iter().map(|(_, folder)| folder).collect()
+        };
+        let paths = |paths: &[&str]| paths.iter().map(PathBuf::from).collect::<Vec<_>>();
+        assert_eq!(
+            folders("3:memory:/x\n1:cpu,cpuacct:/a/b\n"),
+            paths(&["/r/cpu/a/b", "/r/cpu/a", "/r/cpu"])
+        );
+        assert_eq!(folders("0::/web.service\n"), paths(&["/two/web.service", "/two"]));
+        assert_eq!(folders("0::/../other\n"), paths(&["/two"]), "outside of the namespace");
+        assert_eq!(folders("1:cpu\ngarbage"), paths(&[]));
+        assert!(of_process("-1").is_empty());
+    }
+}
