@@ -208,8 +208,8 @@ pub(crate) struct Runtime {
     pub(crate) folder: Option<Folder>,
     /// The weight of its session, if that is lowered; restored on drop.
     pub(crate) _session: Option<SessionWeight>,
-    /// When it registered, its process was in a control group that is kept off reserved cores: it
-    /// is lent none of these.
+    /// When it registered, its process was in a control group that is kept off reserved cores. The
+    /// observation has it from its attachment on.
     pub(crate) confined: bool,
     /// The user at whose board its kthreads sleep and wake others.
     pub(crate) board: Option<u32>,

@@ -6,8 +6,8 @@
 //! [`withdraw`] takes cores from kthreads that are late, [`presence`] follows cores that Linux
 //! takes away, [`account`] enters the time of each phase into the statistics, [`board`] says who
 //! wakes the next owner of a core, [`quantum`] ends turns of user threads, [`reserved`] chooses the
-//! cores that ordinary threads are kept off. [`decide`] asks the policy, for one event after the
-//! other. It decides nothing itself (that is `tailwater-sched`),
+//! cores that ordinary threads are kept off. The policies of `tailwater-sched` decide: [`decide`]
+//! asks the configured one, for one event after the other. The allocator decides nothing itself,
 //! and touches no frames: egress rings are handed to the switch through [`World::arriving`]. Cores
 //! to which Linux does not bind the threads of a runtime are not chosen for it ([`unbound`]).
 //!

@@ -157,21 +157,23 @@ impl Allocator {
     pub(crate) fn take_reserved(&mut self, world: &mut World, now: Cycles, at_once: bool) -> Option<CpuSet> {
         let now = self.nanos(now);
         let reserved = self.reserved.as_mut().filter(|reserved| at_once || now >= reserved.next_look)?;
-        let is_confined = |id| self.observation.runtime(id).is_some_and(RuntimeLook::is_confined);
+        let observation = &self.observation;
+        let is_confined = |id| observation.runtime(id).is_some_and(RuntimeLook::is_confined);
         let granted = |id| if is_confined(id) { 0 } else { self.policy.granted(id) };
-        let hosts = |id| self.observation.kthread(id).is_some_and(|kthread| kthread.hosted);
+        let hosts = |id| observation.kthread(id).is_some_and(|kthread| kthread.hosted);
         reserved.look(&self.ledger, now, granted, hosts);
-        self.observation.set_closed(reserved.closed.iter().map(Option::is_some));
-        core::mem::take(&mut reserved.changed).then(|| {
-            let owners = reserved.cores.iter().map(|slot| slot.map(|slot| slot.runtime));
-            self.observation.set_reserved(owners);
+        let changed = core::mem::take(&mut reserved.changed);
+        if changed {
             // Linux takes a reserved core from the threads that are bound to it.
-            for runtime in world.runtimes.iter_mut().filter(|runtime| runtime.confined) {
+            for runtime in world.runtimes.iter_mut().filter(|runtime| is_confined(runtime.id)) {
                 runtime.kthreads.iter_mut().for_each(|kthread| kthread.bound = None);
             }
-            let all = self.ledger.topology().cores().iter().zip(&reserved.cores);
-            cpu_set(all.filter(|(_, slot)| slot.is_some()).map(|(core, _)| &core.id))
-        })
+            let owners = reserved.cores.iter().map(|slot| slot.map(|slot| slot.runtime));
+            self.observation.set_reserved(owners);
+        }
+        self.observation.set_closed(reserved.closed.iter().map(Option::is_some));
+        let all = self.ledger.topology().cores().iter().zip(&reserved.cores);
+        changed.then(|| cpu_set(all.filter(|(_, slot)| slot.is_some()).map(|(core, _)| &core.id)))
     }
 }
 

@@ -141,10 +141,7 @@ fn nothing_is_reserved_unless_threads_are_to_be_kept_off() {
 
 /// Makes the program one of a control group that is kept off reserved cores, if it is registered.
 fn confine(sandbox: &mut Sandbox, id: u32) {
-    if let Some(runtime) = sandbox.world.runtimes.get_mut(RuntimeId(id)) {
-        runtime.confined = true;
-        sandbox.alloc.observation.set_confined(RuntimeId(id), true);
-    }
+    sandbox.alloc.observation.set_confined(RuntimeId(id), true);
 }
 
 /// Takes a look in each of `times` steps of 5 ms.
