@@ -11,6 +11,8 @@ use std::net::{IpAddr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tailwater_iokernel::Config;
+use tailwater_iokernel::port::Port;
+use tailwater_iokernel::port::tap::TapPort;
 use tailwater_testkit::{PATIENCE, eventually, run, until};
 use tailwater_tests::tap::{HOST, bench_with_tap, in_tap_namespace, settled_ip6};
 use tailwater_tests::{Bench, Role, stream};
@@ -80,6 +82,37 @@ fn bulk_arrives_whole_in_both_directions_at_each_mtu() {
             }
         }
     });
+}
+
+#[test]
+fn bulk_arrives_whole_in_long_segments() {
+    in_tap_namespace(|| {
+        let words = "tw-test0,offload,queues=2".parse().expect("words of a TAP device");
+        let tap: Box<dyn Port> = Box::new(TapPort::with_spec(words, HOST));
+        let bench = Bench::start(|_| (), vec![tap]);
+        let service = service(&bench);
+        let mut addresses = vec![IpAddr::V4(service.ip)];
+        if std::path::Path::new("/proc/net/if_inet6").exists() {
+            settled_ip6();
+            addresses.extend(Config::default().ip6_of(service.ip).map(IpAddr::V6));
+        }
+        for address in addresses {
+            upload(address, BULK);
+            let before = received("tw-test0");
+            download(address, BULK);
+            // A frame carries less than 1460 bytes.
+            let packets = received("tw-test0") - before;
+            assert!(packets < BULK / 1460, "{packets} packets: none is longer than a frame");
+        }
+    });
+}
+
+/// Returns how many packets Linux has received from a device.
+fn received(device: &str) -> u64 {
+    let devices = std::fs::read_to_string("/proc/thread-self/net/dev").expect("a list of devices");
+    let line = devices.lines().find_map(|line| line.trim().strip_prefix(device)?.strip_prefix(':'));
+    let packets = line.and_then(|numbers| numbers.split_whitespace().nth(1));
+    packets.and_then(|packets| packets.parse().ok()).expect("the device is in the list")
 }
 
 #[test]

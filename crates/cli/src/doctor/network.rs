@@ -104,13 +104,13 @@ fn channels(name: &str, card: &Card) -> (Status, String) {
 
 fn queues(card: &Card) -> (Status, String) {
     let shown = card.receive_queues;
-    if shown > MAX_QUEUES as usize {
+    if shown > MAX_QUEUES {
         let found = format!(
             "{shown} receive queues, of which a port uses {MAX_QUEUES}; frames of the others go to Linux: use fewer channels"
         );
         return (Status::Caution, found);
     }
-    let reported = card.channels.map_or(0, |channels| (channels.receive + channels.combined) as usize);
+    let reported = card.channels.map_or(0, |channels| channels.receive + channels.combined);
     if reported > 0 && reported < shown && card.driver == "hv_netvsc" {
         let found = format!(
             "{reported} channels and {shown} receive queues: a virtual function below may use more than are reported; \
@@ -122,23 +122,18 @@ fn queues(card: &Card) -> (Status, String) {
 }
 
 fn mtu(name: &str, card: &Card) -> (Status, String) {
-    let mtu = card.mtu;
-    let limit = u32::from(MAX_MTU);
-    if mtu > limit {
-        let found = format!(
-            "{mtu}: a port takes packets of up to {limit} bytes: `ip link set {name} mtu {limit}`, or less"
-        );
+    let (mtu, port) = (card.mtu, u32::from(MAX_MTU));
+    let driver =
+        DRIVER_MTUS.iter().find(|(driver, _)| *driver == card.driver).map_or(port, |(_, most)| *most);
+    let remedy = format!("`ip link set {name} mtu {}`", port.min(driver));
+    if mtu > port {
+        return (Status::Caution, format!("{mtu}: a port takes packets of up to {port} bytes: {remedy}"));
+    }
+    if mtu > driver {
+        let found = format!("{mtu}: {} runs native mode up to about {driver}: {remedy}", card.driver);
         return (Status::Caution, found);
     }
-    match DRIVER_MTUS.iter().find(|(driver, most)| *driver == card.driver && mtu > *most) {
-        Some((driver, most)) => {
-            let found = format!(
-                "{mtu}: {driver} runs native mode up to about {most}: `ip link set {name} mtu {most}`"
-            );
-            (Status::Caution, found)
-        }
-        None => (Status::Ok, format!("{mtu}")),
-    }
+    (Status::Ok, format!("{mtu}"))
 }
 
 fn lro(name: &str, card: &Card) -> (Status, String) {
@@ -213,7 +208,7 @@ mod tests {
                 Card { driver: "hv_netvsc".to_owned(), receive_queues: 8, ..good() },
                 "virtual function",
             ),
-            ("MTU", Card { mtu: 9001, ..good() }, "ip link set eth0 mtu 3826"),
+            ("MTU", Card { mtu: 9001, ..good() }, "up to 3826 bytes: `ip link set eth0 mtu 3498"),
             ("MTU", Card { mtu: 3600, ..good() }, "mtu 3498"),
             ("LRO", Card { lro: Some(true), ..good() }, "ethtool -K eth0 lro off"),
             ("XDP program", Card { attached, ..good() }, "bpftool prog show id 42"),

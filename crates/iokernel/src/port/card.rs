@@ -7,7 +7,6 @@
 mod netlink;
 
 use crate::sys::interface::Interface;
-use std::fs;
 
 pub use crate::sys::interface::Channels;
 pub use netlink::{Attached, Features};
@@ -20,7 +19,7 @@ pub struct Card {
     /// Maximum length of an IP packet in bytes.
     pub mtu: u32,
     /// Number of receive queues that Linux has made for it.
-    pub receive_queues: usize,
+    pub receive_queues: u32,
     /// Its channels, if the driver reports any.
     pub channels: Option<Channels>,
     /// Whether it joins received segments into long ones.
@@ -42,16 +41,15 @@ impl Card {
         let missing = |error| format!("no interface {name} in this network namespace: {error}");
         let interface = Interface::new(name).map_err(missing)?;
         let index = interface.index().map_err(missing)?;
-        let queues = fs::read_dir(format!("/sys/class/net/{name}/queues")).into_iter().flatten().flatten();
-        let receive = queues.filter(|entry| entry.file_name().to_string_lossy().starts_with("rx-"));
+        let link = netlink::link(index).map_err(missing)?;
         Ok(Self {
             driver: interface.driver(),
             mtu: interface.mtu().map_err(missing)?,
-            receive_queues: receive.count(),
+            receive_queues: link.receive_queues,
             channels: interface.channels(),
             lro: interface.joins_received(),
             receive_checksums: interface.checks_received(),
-            attached: netlink::attached(index).unwrap_or_default(),
+            attached: link.attached,
             features: netlink::features(index).ok(),
         })
     }
@@ -64,7 +62,7 @@ mod tests {
     #[test]
     fn the_loopback_interface_is_read_and_one_that_is_not_there_is_named() {
         let card = Card::read("lo").unwrap();
-        assert!(card.mtu > 0 && card.attached.is_empty(), "{card:?}");
+        assert!(card.mtu > 0 && card.attached.is_empty() && card.receive_queues > 0, "{card:?}");
         assert!(Card::read("no-such-if").unwrap_err().contains("no-such-if"));
     }
 }

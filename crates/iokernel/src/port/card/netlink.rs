@@ -1,4 +1,4 @@
-//! Two questions to Linux by netlink: which programs are attached to an interface for XDP
+//! Two questions to Linux by netlink: which queues and XDP programs an interface has
 //! (rtnetlink(7)), and what its driver can do (Documentation/netlink/specs/netdev.yaml).
 //!
 //! Owns the messages. Answers come from the kernel; their lengths are checked all the same, and
@@ -21,6 +21,7 @@ const ANSWER: usize = 64 << 10;
 const NLM_F_REQUEST: u16 = 1;
 const NLMSG_ERROR: u16 = 2;
 const RTM_GETLINK: u16 = 18;
+const IFLA_NUM_RX_QUEUES: u16 = 32;
 const IFLA_XDP: u16 = 43;
 /// IFLA_XDP_DRV_PROG_ID, and those of the other two modes after it.
 const IFLA_XDP_PROGRAMS: [(u16, &str); 3] = [(5, "native"), (6, "skb"), (7, "offloaded")];
@@ -64,24 +65,33 @@ impl Features {
     }
 }
 
-/// Returns the programs attached to an interface.
+/// What a link says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Link {
+    pub(super) attached: Vec<Attached>,
+    pub(super) receive_queues: u32,
+}
+
+/// Returns what an interface says of itself.
 ///
 /// # Errors
 /// The kernel's.
-pub(super) fn attached(index: u32) -> Result<Vec<Attached>, Errno> {
-    let mut link = [0; LINK];
-    link[4..8].copy_from_slice(&index.to_ne_bytes());
-    let answer = ask(None, RTM_GETLINK, &link)?;
-    Ok(read_attached(answer.get(LINK..).unwrap_or_default()))
+pub(super) fn link(index: u32) -> Result<Link, Errno> {
+    let mut wanted = [0; LINK];
+    wanted[4..8].copy_from_slice(&index.to_ne_bytes());
+    let answer = ask(None, RTM_GETLINK, &wanted)?;
+    Ok(read_link(answer.get(LINK..).unwrap_or_default()))
 }
 
-fn read_attached(attributes: &[u8]) -> Vec<Attached> {
+fn read_link(attributes: &[u8]) -> Link {
+    let number = |bytes: &[u8]| bytes.try_into().ok().map(u32::from_ne_bytes);
     let xdp = find(attributes, IFLA_XDP).unwrap_or_default();
     let programs = IFLA_XDP_PROGRAMS.into_iter().filter_map(|(kind, mode)| {
-        let id = u32::from_ne_bytes(find(xdp, kind)?.try_into().ok()?);
+        let id = find(xdp, kind).and_then(number)?;
         (id > 0).then_some(Attached { mode, id })
     });
-    programs.collect()
+    let receive_queues = find(attributes, IFLA_NUM_RX_QUEUES).and_then(number).unwrap_or(0);
+    Link { attached: programs.collect(), receive_queues }
 }
 
 /// Returns what the driver of an interface can do.
@@ -165,10 +175,12 @@ mod tests {
     #[test]
     fn programs_are_found_by_the_mode_that_they_run_in() {
         let xdp = [attribute(2, &[4]), attribute(5, &7u32.to_ne_bytes()), attribute(6, &9u32.to_ne_bytes())];
-        let link = [attribute(3, b"eth0\0"), attribute(IFLA_XDP | 0x8000, &xdp.concat())].concat();
-        let found = read_attached(&link);
-        assert_eq!(found, [Attached { mode: "native", id: 7 }, Attached { mode: "skb", id: 9 }]);
-        assert_eq!(read_attached(&attribute(IFLA_XDP, &attribute(2, &[0]))), []);
+        let (name, queues) = (attribute(3, b"eth0\0"), attribute(IFLA_NUM_RX_QUEUES, &8u32.to_ne_bytes()));
+        let attached = vec![Attached { mode: "native", id: 7 }, Attached { mode: "skb", id: 9 }];
+        let read = read_link(&[name, queues, attribute(IFLA_XDP | 0x8000, &xdp.concat())].concat());
+        assert_eq!(read, Link { attached, receive_queues: 8 });
+        let none = Link { attached: Vec::new(), receive_queues: 0 };
+        assert_eq!(read_link(&attribute(IFLA_XDP, &attribute(2, &[0]))), none);
     }
 
     #[test]
@@ -191,7 +203,7 @@ mod tests {
 
     #[test]
     fn linux_answers_both_questions_about_the_loopback_interface() {
-        assert_eq!(attached(1), Ok(Vec::new()));
+        assert_eq!(link(1).map(|link| link.attached), Ok(Vec::new()));
         // Absent before Linux 6.3.
         if let Err(error) = features(1) {
             assert_eq!(error, Errno::NOENT);
@@ -201,7 +213,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_answer_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), kind: u16) {
-            let _ = (read_answer(&bytes), read_attached(&bytes), find(&bytes, kind).map(<[u8]>::len));
+            let _ = (read_answer(&bytes), read_link(&bytes), find(&bytes, kind).map(<[u8]>::len));
         }
     }
 }
