@@ -8,7 +8,7 @@
 //!
 //! Linux may go on using the interface, by its MAC address or by its IP addresses. In the second
 //! case programs are behind the same MAC address: module `addresses` translates each frame, and
-//! says who is who. Module `follow` keeps up with what Linux has, which module `linux` reads.
+//! says who is who. Module `sharing` keeps up with what Linux has, which module `linux` reads.
 //!
 //! The fastest mode is tried first; the log and the statistics show the one in use:
 //!
@@ -23,14 +23,14 @@
 //! Frames are up to one memory chunk long: MTUs above [`MAX_MTU`] are refused.
 
 mod addresses;
-mod follow;
+mod sharing;
 mod handover;
 mod linux;
 mod make;
 pub(crate) mod program;
 mod spec;
 
-pub(crate) use follow::Follower;
+pub(crate) use sharing::Sharing;
 pub use spec::{MAX_QUEUES, Share, XdpMode, XdpSpec, ZeroCopy};
 
 use rustix::event::epoll;
@@ -79,7 +79,7 @@ pub struct XdpPort {
     /// If programs are behind the interface's own MAC address; made at the start.
     translation: Option<Translation>,
     /// For the control thread; made at the start.
-    follower: Cell<Option<Follower>>,
+    sharing: Cell<Option<Sharing>>,
     account: Arc<XdpAccount>,
 }
 
@@ -152,7 +152,7 @@ impl XdpPort {
             events: None,
             inherited: None,
             translation: None,
-            follower: Cell::new(None),
+            sharing: Cell::new(None),
             account,
         }
     }
@@ -264,7 +264,7 @@ impl Port for XdpPort {
             Share::Nothing | Share::Mac => Accepts::Everything,
         };
         let accepts = accept(index, accepts).map_err(|e| self.explain("set promiscuous mode", e))?;
-        self.follow(index, &made.maps, owned, context)?;
+        self.share(index, &made.maps, owned, context)?;
         let events = watch(&made.queues).map_err(|e| self.explain("watch its sockets", e))?;
         self.queues = made.queues;
         let facts = Facts {
@@ -375,7 +375,7 @@ impl XdpPort {
     }
 
     /// Has what Linux goes on using followed, and programs behind its MAC address translated.
-    fn follow(
+    fn share(
         &mut self,
         index: u32,
         maps: &Held,
@@ -387,9 +387,9 @@ impl XdpPort {
         let latest = Arc::new(Latest::default());
         let behind = maps.addresses.clone().map(|map| (map, gateway, Arc::clone(&latest)));
         let is_behind = behind.is_some();
-        let follower = Follower::new(&self.spec.interface, index, (settings, owned), behind)
+        let sharing = Sharing::new(&self.spec.interface, index, (settings, owned), behind)
             .map_err(|e| self.fail(format!("cannot read Linux's addresses and routes (netlink): {e}")))?;
-        self.follower.set(Some(follower));
+        self.sharing.set(Some(sharing));
         let counts = Arc::clone(&self.account.behind);
         self.translation = is_behind.then(|| Translation::new(latest, gateway, counts));
         Ok(())

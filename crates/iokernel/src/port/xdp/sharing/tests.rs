@@ -33,9 +33,9 @@ fn many_routes_leave_room_for_the_default_route() {
     assert_eq!((routes.len(), routes.last()), (MOST_ROUTES + 1, Some(&default)));
 }
 
-/// Returns a follower of `here0` in a namespace whose other end is in the second one; `None`, with
+/// Returns one of `here0` in a namespace whose other end is in the second one; `None`, with
 /// the reason printed, if that cannot be made.
-fn scene() -> Option<(Follower, Arc<Addresses>, [Namespace; 2])> {
+fn scene() -> Option<(Sharing, Arc<Addresses>, [Namespace; 2])> {
     let maps = Map::array(1).and_then(|settings| Ok((settings, address_map()?)));
     let (settings, addresses) = match maps {
         Ok((settings, addresses)) => (Arc::new(settings), Arc::new(addresses)),
@@ -56,84 +56,84 @@ fn scene() -> Option<(Follower, Arc<Addresses>, [Namespace; 2])> {
     here.ip(&["addr", "add", "192.0.2.9/24", "dev", "here0"]);
     there.ip(&["addr", "add", "192.0.2.1/24", "dev", "there0"]);
     here.ip(&["route", "add", "default", "via", "192.0.2.1"]);
-    let follower = here.inside(|| {
+    let sharing = here.inside(|| {
         let interface = Interface::new("here0").unwrap();
         let (index, mac) = (interface.index().unwrap(), interface.mac().unwrap());
         let owned = Owned { mac, ip: None, network: Ipv4Addr::UNSPECIFIED, prefix_len: 16 };
         let behind = Some((Arc::clone(&addresses), Some(GATEWAY), Arc::new(Latest::default())));
-        Follower::new("here0", index, (settings, owned), behind).expect("Linux answers")
+        Sharing::new("here0", index, (settings, owned), behind).expect("Linux answers")
     });
-    Some((follower, addresses, namespaces))
+    Some((sharing, addresses, namespaces))
 }
 
 /// Looks as the control thread does until something is so.
-fn follow(follower: &mut Follower, what: &str, mut is_so: impl FnMut(&Follower) -> bool) {
+fn follow(sharing: &mut Sharing, what: &str, mut is_so: impl FnMut(&Sharing) -> bool) {
     until(what, || {
-        follower.follow(Instant::now());
-        is_so(follower)
+        sharing.follow(Instant::now());
+        is_so(sharing)
     });
 }
 
-fn programs(follower: &Follower) -> &Programs {
-    follower.programs.as_ref().expect("programs are behind it")
+fn programs(sharing: &Sharing) -> &Programs {
+    sharing.programs.as_ref().expect("programs are behind it")
 }
 
 #[test]
 fn the_station_of_the_default_routes_router_is_found_and_followed() {
-    let Some((mut follower, _, [here, there])) = scene() else { return };
-    let station = |f: &Follower| programs(f).stations.get(&ROUTER.into()).map(ToString::to_string);
-    follow(&mut follower, "the router is found", |f| station(f).is_some());
+    let Some((mut sharing, _, [here, there])) = scene() else { return };
+    let station = |f: &Sharing| programs(f).stations.get(&ROUTER.into()).map(ToString::to_string);
+    follow(&mut sharing, "the router is found", |f| station(f).is_some());
     let mac = "02:00:00:00:00:07";
     there.ip(&["link", "set", "there0", "address", mac]);
     // What a router that has another address does.
     here.ip(&["neigh", "replace", "192.0.2.1", "lladdr", mac, "dev", "here0", "nud", "reachable"]);
-    follow(&mut follower, "its new address is followed", |f| station(f).as_deref() == Some(mac));
+    follow(&mut sharing, "its new address is followed", |f| station(f).as_deref() == Some(mac));
     // Another router.
     there.ip(&["addr", "add", "192.0.2.2/24", "dev", "there0"]);
     here.ip(&["route", "replace", "default", "via", "192.0.2.2"]);
     let other: IpAddr = Ipv4Addr::new(192, 0, 2, 2).into();
-    follow(&mut follower, "the other route is followed", |f| {
+    follow(&mut sharing, "the other route is followed", |f| {
         programs(f).taken.contains(&other) && programs(f).stations.contains_key(&other)
     });
 }
 
 #[test]
 fn addresses_of_programs_are_redirected_and_those_of_linux_never() {
-    let Some((mut follower, map, [here, _there])) = scene() else { return };
+    let Some((mut sharing, map, [here, _there])) = scene() else { return };
     let has = |ip| map.get(program::key(ip)).expect("the map can be read").is_some();
-    assert!(follower.take_taken().is_some_and(|taken| taken.contains(&"192.0.2.9".parse().unwrap())));
-    follower.set_programs([PROGRAM, OTHER]);
+    assert!(sharing.take_taken().is_some_and(|taken| taken.contains(&"192.0.2.9".parse().unwrap())));
+    sharing.set_programs([PROGRAM, OTHER]);
     assert!(has(PROGRAM) && has(OTHER));
-    follower.set_programs([PROGRAM]);
+    sharing.set_programs([PROGRAM]);
     assert!(has(OTHER), "the switch answers for a program that has ended");
     let much_later = Instant::now() + KEPT + PAUSE;
-    follower.follow(much_later);
+    sharing.follow(much_later);
     assert!(has(PROGRAM) && !has(OTHER));
-    (follower.next, follower.looked) = (None, None);
+    (sharing.next, sharing.looked) = (None, None);
     here.ip(&["addr", "add", "10.77.0.2/32", "dev", "here0"]);
-    follow(&mut follower, "Linux has its address", |_| !has(PROGRAM));
-    assert!(follower.take_taken().is_some_and(|taken| taken.contains(&PROGRAM)));
+    follow(&mut sharing, "Linux has its address", |_| !has(PROGRAM));
+    assert!(sharing.take_taken().is_some_and(|taken| taken.contains(&PROGRAM)));
     here.ip(&["addr", "del", "10.77.0.2/32", "dev", "here0"]);
-    follow(&mut follower, "it is the program's again", |_| has(PROGRAM));
+    follow(&mut sharing, "it is the program's again", |_| has(PROGRAM));
 }
 
 #[test]
 fn the_interfaces_own_address_is_followed() {
-    let Some((mut follower, _, [here, _there])) = scene() else { return };
+    let Some((mut sharing, _, [here, _there])) = scene() else { return };
     let mac = "02:00:00:00:00:08";
     here.ip(&["link", "set", "here0", "address", mac]);
-    let owned = |f: &Follower| {
+    let owned = |f: &Sharing| {
         let settings = f.settings.get(0).expect("the map can be read").expect("it has one entry");
         settings == f.owned.settings() && f.owned.mac.to_string() == mac
     };
-    follow(&mut follower, "the program has the other address", owned);
-    follow(&mut follower, "so has the translation", |f| programs(f).view.own.to_string() == mac);
+    follow(&mut sharing, "the program has the other address", owned);
+    follow(&mut sharing, "so has the translation", |f| programs(f).view.own.to_string() == mac);
 }
 
 #[test]
 fn an_iokernel_that_takes_over_keeps_the_addresses_that_are_redirected() {
-    let Some((mut follower, map, [here, _there])) = scene() else { return };
-    follower.set_programs([PROGRAM]);
+    let Some((mut sharing, map, [here, _there])) = scene() else { return };
+    sharing.set_programs([PROGRAM]);
     let again = here.inside(|| Programs::new(Arc::clone(&map), Some(GATEWAY), Arc::new(Latest::default())));
     let again = again.expect("Linux answers");
     assert!(again.entered.contains(&PROGRAM) && again.theirs[&PROGRAM].is_some());

@@ -65,7 +65,7 @@ pub(super) fn address_map() -> Result<Addresses, Errno> {
 
 /// See the module documentation.
 #[derive(Debug)]
-pub(crate) struct Follower {
+pub(crate) struct Sharing {
     port: String,
     interface: Interface,
     index: u32,
@@ -100,7 +100,7 @@ struct Programs {
     taken_changed: bool,
 }
 
-impl Follower {
+impl Sharing {
     /// Returns one for an interface that is attached, and looks for the first time. `behind`: what
     /// it needs if programs are behind the interface's own addresses.
     ///
