@@ -416,12 +416,24 @@ impl Control {
                 if let Some(cores) = presence.look(polling) {
                     self.tell(Command::Present(Box::new(cores)));
                 }
-                self.parts.interfaces.iter_mut().for_each(|interface| interface.look(Instant::now()));
+                self.look_at_interfaces();
                 self.log_left_out();
                 self.end_reunion();
                 self.parts.clocks.keep();
                 self.tell_of_clocks();
             }
+        }
+    }
+
+    /// Looks at the interfaces of the ports. What a port has made anew is handed over in a takeover
+    /// from now on, and the polling thread wakes to use it.
+    fn look_at_interfaces(&mut self) {
+        let now = Instant::now();
+        for interface in &mut self.parts.interfaces {
+            let Some(files) = interface.look(now) else { continue };
+            let port = self.parts.devices.iter_mut().find(|devices| devices.port == interface.name());
+            port.expect("each port has an entry").files = files;
+            self.parts.to_polling.ring();
         }
     }
 

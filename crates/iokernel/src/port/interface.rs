@@ -1,21 +1,26 @@
 //! The interface of a port, as Linux has it.
 //!
-//! Owns the looks of the control thread at it: once a second for what an administrator or a network
-//! manager does to an interface behind the port's back. An interface that goes down loses its IPv6
-//! addresses (ip-sysctl, `keep_addr_on_down`), and may be up again before the next look, so Linux's
-//! side gets its address back whenever it is missing. One that is deleted, or moved to another
-//! network namespace, is reported: the descriptors of an AF_XDP port stay valid, and nothing passes
-//! any more.
+//! Owns the looks of the control thread at it: once a second, and more often while it is away, for
+//! what an administrator or a network manager does to an interface behind the port's back. An
+//! interface that goes down loses its IPv6 addresses (ip-sysctl, `keep_addr_on_down`), and may be
+//! up again before the next look, so Linux's side gets its address back whenever it is missing. The
+//! interface of an AF_XDP port may be deleted, moved to another network namespace, and made anew:
+//! its [`Follower`] attaches the port to the one that has the name. A TAP device is the port's own,
+//! which fails when it is deleted.
 
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::net::Ipv6Addr;
 use std::time::{Duration, Instant};
 
+use super::xdp::Follower;
 use crate::frame::PREFIX_LEN6;
 use crate::sys::interface::Interface;
 
 /// Time between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Time between two looks while the port waits for its interface.
+const ABSENT_PAUSE: Duration = Duration::from_millis(200);
 
 /// See the module documentation.
 #[derive(Debug)]
@@ -26,36 +31,54 @@ pub struct PortInterface {
     /// The address to give back.
     ip6: Option<Ipv6Addr>,
     is_up: bool,
-    /// False once the end of the interface was reported, or if the port itself reports it.
-    reports_end: bool,
+    follower: Option<Follower>,
     next: Option<Instant>,
 }
 
 impl PortInterface {
     /// Returns the interface of this name; `None` if there is none.
-    pub(crate) fn new(name: &str, ip6: Option<Ipv6Addr>, reports_end: bool) -> Option<Self> {
+    pub(crate) fn new(name: &str, ip6: Option<Ipv6Addr>) -> Option<Self> {
         let interface = Interface::new(name).ok()?;
         let (index, is_up) = (interface.index().ok()?, interface.is_up());
-        Some(Self { name: name.to_owned(), interface, index, ip6, is_up, reports_end, next: None })
+        Some(Self { name: name.to_owned(), interface, index, ip6, is_up, follower: None, next: None })
     }
 
-    /// Looks at the interface if it is time.
-    pub(crate) fn look(&mut self, now: Instant) {
+    /// Has the port follow what becomes of the interface, whose number `follower` is given.
+    pub(crate) fn followed_by(mut self, follower: impl FnOnce(u32) -> Option<Follower>) -> Option<Self> {
+        self.follower = Some(follower(self.index)?);
+        Some(self)
+    }
+
+    /// Returns the name of the port, which is that of the interface.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Looks at the interface if it is time. If the port has let go of its interface or taken
+    /// another one, the result is its new devices, and the polling thread is to be woken.
+    pub(crate) fn look(&mut self, now: Instant) -> Option<Vec<OwnedFd>> {
         if self.next.is_some_and(|next| now < next) {
-            return;
+            return None;
         }
-        self.next = Some(now + PAUSE);
-        let port = &self.name;
-        if self.interface.index() != Ok(self.index) {
-            if core::mem::take(&mut self.reports_end) {
-                tracing::warn!(
-                    port,
-                    "the interface is gone, deleted or moved to another network namespace: no frames pass; restart the \
-                     IOKernel when it is back"
-                );
+        let devices = self.follower.as_mut().and_then(|follower| follower.follow(&self.interface));
+        let is_absent = self.follower.as_ref().is_some_and(|follower| !follower.is_attached());
+        self.next = Some(now + if is_absent { ABSENT_PAUSE } else { PAUSE });
+        if let Ok(index) = self.interface.index()
+            && !is_absent
+        {
+            if self.follower.is_some() && index != self.index {
+                // The port has taken it, so it was up.
+                (self.index, self.is_up) = (index, true);
             }
-            return;
+            if index == self.index {
+                self.look_whether_up();
+            }
         }
+        devices
+    }
+
+    fn look_whether_up(&mut self) {
+        let port = &self.name;
         let was_up = core::mem::replace(&mut self.is_up, self.interface.is_up());
         if was_up && !self.is_up {
             tracing::warn!(port, "the interface is down: no frames pass until `ip link set {port} up`");
