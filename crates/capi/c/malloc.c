@@ -5,8 +5,12 @@
  * names are then found first, by C++'s `operator new` and by the C library itself, too. They call
  * libtailwater, which runs glibc's own functions without preemption and on the OS thread's own
  * thread-local storage. `__cxa_thread_atexit_impl` registers the destructors of C++'s
- * `thread_local` objects with the user thread. Without a version script: a symbol with a version
- * would not be found in place of glibc's. */
+ * `thread_local` objects with the user thread. Mutexes get no priority protocol: the C library waits
+ * without end for a contended one that a user thread has locked. Without a version script: a symbol
+ * with a version would not be found in place of glibc's. */
+
+#include <errno.h>
+#include <pthread.h>
 
 #include "tailwater.h"
 
@@ -26,6 +30,15 @@ EXPORT void *memalign(size_t align, size_t size) { return tw_aligned_alloc(align
 
 EXPORT int posix_memalign(void **out, size_t align, size_t size) {
     return tw_posix_memalign(out, align, size);
+}
+
+/* Attributes keep PTHREAD_PRIO_NONE, which they have from the start. */
+EXPORT int pthread_mutexattr_setprotocol(pthread_mutexattr_t *attributes, int protocol) {
+    (void)attributes;
+    return protocol == PTHREAD_PRIO_NONE || protocol == PTHREAD_PRIO_INHERIT ||
+                   protocol == PTHREAD_PRIO_PROTECT
+               ? 0
+               : EINVAL;
 }
 
 EXPORT int __cxa_thread_atexit_impl(void (*destructor)(void *), void *object, void *dso) {

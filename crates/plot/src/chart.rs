@@ -10,7 +10,7 @@ use crate::{Bar, Line, Panel};
 
 /// Size of the text at axes and in the legend.
 pub const TEXT_SIZE: f64 = 13.0;
-const PANEL_TITLE_SIZE: f64 = 14.0;
+pub const PANEL_TITLE_SIZE: f64 = 14.0;
 const ANNOTATION_SIZE: f64 = 11.0;
 /// A curve of at most this many points shows them, so that a curve of one point is visible.
 const MARKED: usize = 24;

@@ -275,6 +275,33 @@ mod tests {
     }
 
     #[test]
+    fn no_word_of_a_long_title_is_cut_off() {
+        let title = |about: &str| format!("{about}: tail latency of requests beside a batch job, ").repeat(6);
+        for columns in 1..=3 {
+            let panel = Panel { title: title("panel"), ..Panel::default() };
+            let svg = draw(&title("drawing"), &vec![panel; columns]);
+            let sized = svg.split_once("viewBox=\"0 0 ").unwrap().1;
+            let width: f64 = sized.split(' ').next().unwrap().parse().unwrap();
+            let bold = |size: f64| {
+                let lines = svg.lines().filter(move |line| {
+                    line.contains("tw-bold\">") && line.contains(&format!("font-size=\"{size:.0}\""))
+                });
+                let texts =
+                    lines.map(|line| line.split_once('>').unwrap().1.strip_suffix("</text>").unwrap());
+                texts.map(str::to_owned).collect::<Vec<_>>()
+            };
+            let heading = bold(TITLE_SIZE);
+            assert_eq!(heading.join(" "), title("drawing"));
+            assert!(heading.iter().all(|line| svg::text_width(line, TITLE_SIZE) <= width), "{heading:?}");
+            let panels = bold(chart::PANEL_TITLE_SIZE);
+            assert_eq!(panels.join(" "), vec![title("panel"); columns].join(" "));
+            let share = width / columns as f64;
+            let fits = |line: &String| svg::text_width(line, chart::PANEL_TITLE_SIZE) <= share;
+            assert!(panels.iter().all(fits), "{panels:?}");
+        }
+    }
+
+    #[test]
     fn a_name_is_once_in_the_legend_whatever_the_number_of_panels() {
         let panel = |names: &[&str]| Panel {
             lines: names.iter().map(|name| Line::new(*name, Vec::new())).collect(),

@@ -19,7 +19,7 @@ use crate::records::runtime::{Injected, Runtime};
 use crate::records::stacks::StackPool;
 use crate::thread::{self, Options, panics};
 use crate::verbs::{credentials, hooks, overflow, preempt, quantum, ready, worker};
-use crate::{alloc, blocking, debug, exit, ingress};
+use crate::{alloc, blocking, debug, exit, ingress, mutex_protocol};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -67,6 +67,7 @@ impl RuntimeBuilder {
         if !alloc::is_installed() {
             return Err(StartError::NoAllocatorGuard);
         }
+        mutex_protocol::link();
         let config = self.resolve()?;
         if STARTING.swap(true, Ordering::SeqCst) {
             return Err(StartError::AlreadyRunning);

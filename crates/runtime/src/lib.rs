@@ -132,6 +132,8 @@ pub mod internals;
 #[cfg(all(feature = "libc-waits", not(loom)))]
 mod libc_waits;
 #[cfg(not(loom))]
+mod mutex_protocol;
+#[cfg(not(loom))]
 pub mod net;
 #[cfg(all(feature = "readiness", not(loom)))]
 pub mod readiness;

@@ -32,9 +32,14 @@
 
 use std::ffi::c_int;
 use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use signal_hook::consts::FORBIDDEN;
 use tailwater_shm::grant::PREEMPT_SIGNAL;
+
+use crate::ground::stderr::print;
 
 pub use signal_hook::consts::{
     SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH,
@@ -75,15 +80,58 @@ impl Signals {
 
     /// Waits for the next signal; returns its number. The caller waits without a core; one thread
     /// of the [blocking](fn@crate::blocking) pool waits with it.
+    ///
+    /// If this does not return within 30 s of SIGTERM, SIGINT or SIGQUIT, because the program is
+    /// lent no core, the process ends by the signal after a line on standard error.
     pub fn wait(&mut self) -> c_int {
         let received = &mut self.received;
-        crate::blocking(|| received.forever().next()).expect("the signals are never closed")
+        let runs = Arc::new(AtomicBool::new(false));
+        let signal = crate::blocking(|| {
+            let signal = received.forever().next().expect("the signals are never closed");
+            if ENDING.contains(&signal) {
+                end_unless(Arc::clone(&runs), signal);
+            }
+            signal
+        });
+        runs.store(true, Ordering::Relaxed);
+        signal
     }
 
     /// Returns the next signal that has arrived, `None` if there is none.
     pub fn try_wait(&mut self) -> Option<c_int> {
         self.received.pending().next()
     }
+}
+
+/// Signals that end a process.
+const ENDING: [c_int; 3] = [SIGTERM, SIGINT, SIGQUIT];
+/// Pause between two looks whether the waiting thread runs. Looks are counted, not time: a process
+/// that is stopped meanwhile has as long afterwards.
+const PAUSE: Duration = Duration::from_millis(100);
+/// Looks until the process ends: 30 s. Service managers kill later (systemd after 90 s), and a
+/// best-effort program may be without a core for seconds beside busy services.
+const LOOKS: u32 = 300;
+
+/// Ends the process by `signal`, which it has received, unless the thread that waits for it `runs`
+/// in time.
+fn end_unless(runs: Arc<AtomicBool>, signal: c_int) {
+    let watch = move || {
+        for _ in 0..LOOKS {
+            if runs.load(Ordering::Relaxed) {
+                return;
+            }
+            std::thread::sleep(PAUSE);
+        }
+        let seconds = (PAUSE * LOOKS).as_secs();
+        print(&format!(
+            "tailwater: signal {signal} was received {seconds} s ago, and the thread that waits for it was lent no core \
+             to handle it: the process ends\n"
+        ));
+        // Ends the process.
+        let _ = signal_hook::low_level::emulate_default_handler(signal);
+    };
+    // Without a thread for it the process stays until it is lent a core, or killed.
+    let _ = std::thread::Builder::new().name("tailwater/signal".to_owned()).spawn(watch);
 }
 
 /// Asks the earlier instance of this program to end in good order, if this one has taken its

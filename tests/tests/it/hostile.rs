@@ -493,3 +493,55 @@ fn a_program_that_may_use_no_managed_core_is_told_so_and_one_that_may_no_more_en
     assert_eq!(service.wait().signal(), Some(Signal::TERM.as_raw()));
     target.admits("newcomer");
 }
+
+#[test]
+fn a_program_that_an_iokernel_may_not_place_is_told_so() {
+    if !has_two_cpus() || !geteuid().is_root() || !is_installed("setpriv", "util-linux") {
+        return eprintln!("skipped: needs two CPUs, root, and setpriv");
+    }
+    let _turn = turn();
+    let socket = socket_name("placing");
+    let mut command = Command::new("setpriv");
+    command.args(["--bounding-set=-sys_nice,-kill", "--"]).arg(binary("tailwater-tests", "iokernel"));
+    let mut iokernel = Program::start(command.arg(&socket));
+    if iokernel.line().as_deref() != Some("ready") {
+        return eprintln!("skipped: {}", iokernel.errors());
+    }
+    let mut program = Command::new("setpriv");
+    program.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+    program.arg(binary("tailwater-tests", "role")).arg("echo");
+    program.env("TAILWATER_IOKERNEL", &socket).env("TAILWATER_KTHREADS", "1");
+    let output = run(&mut program, b"");
+    let said = text(&output.stderr);
+    assert!(!output.status.success(), "{said}");
+    for part in ["user 65534", "may not bind its threads", "same user", "CAP_SYS_NICE"] {
+        assert!(said.contains(part), "{part}: {said}");
+    }
+    // In words, not as the message is written in code.
+    assert!(!said.contains("Refused") && !said.contains("why:"), "{said}");
+    // One of its own user that has more capabilities than it.
+    let mut program = Command::new(binary("tailwater-tests", "role"));
+    program.arg("echo").env("TAILWATER_IOKERNEL", &socket).env("TAILWATER_KTHREADS", "1");
+    let output = run(&mut program, b"");
+    let said = text(&output.stderr);
+    assert!(!output.status.success() && said.contains("capabilities that the IOKernel lacks"), "{said}");
+    // And one that it may place.
+    let mut program = Command::new("setpriv");
+    program.args(["--bounding-set=-sys_nice,-kill", "--"]).arg(binary("tailwater-tests", "role"));
+    program.arg("echo").env("TAILWATER_IOKERNEL", &socket).env("TAILWATER_KTHREADS", "1");
+    Program::start(&mut program).line_after("ready ");
+}
+
+#[test]
+fn a_program_that_cannot_handle_a_signal_without_a_core_ends_by_it() {
+    if !has_two_cpus() {
+        return;
+    }
+    let target = Target::start();
+    let mut waits = Role::start_heard(&target.socket, "await-signal", "waits", "best-effort", &[]);
+    // It keeps the only core that is lent.
+    let _service = Role::start(&target.socket, "hog", "service", &[]);
+    waits.signal(Signal::TERM);
+    assert_eq!(waits.wait().signal(), Some(Signal::TERM.as_raw()), "{}", waits.errors());
+    assert!(waits.errors().contains("was lent no core"), "{}", waits.errors());
+}

@@ -8,6 +8,7 @@ mod dns_clients;
 mod ends;
 mod exclusive;
 mod firewall_model;
+mod follow_xdp;
 mod fuzz_corpus;
 mod hostile;
 mod kv_backups;

@@ -223,4 +223,17 @@ fn a_connection_of_linux_outlives_the_iokernel_on_its_interface() {
         assert_eq!(attached(&here), program, "the program was attached anew");
     }
     assert!(running.errors().contains("goes on with the device"), "{}", running.errors());
+    drop(stream);
+    // The sockets of the interface made anew are handed over, not those of the one before.
+    here.ip(&["link", "del", "here0"]);
+    here.join("here0", &there, "there0", 1);
+    there.ip(&["addr", "add", "10.77.0.1/16", "dev", "there0"]);
+    let connects =
+        || there.inside(|| eventually("a connection", || TcpStream::connect((service.ip, 7)).ok()));
+    connects();
+    let program = attached(&here);
+    let successor = iokernel(&["--takeover"]);
+    wait_for_predecessor(&mut running, &successor);
+    connects();
+    assert_eq!(attached(&here), program, "the program was attached anew");
 }

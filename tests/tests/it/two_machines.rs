@@ -19,7 +19,7 @@ const ROUNDS: u64 = 20;
 
 /// Returns two namespaces joined by a cable with `queues` queues each way; `None`, with the reason
 /// printed, if they cannot be made.
-fn two_namespaces(queues: usize) -> Option<[Namespace; 2]> {
+pub(crate) fn two_namespaces(queues: usize) -> Option<[Namespace; 2]> {
     if !has_two_cpus() {
         return None;
     }
@@ -35,7 +35,7 @@ fn two_namespaces(queues: usize) -> Option<[Namespace; 2]> {
     }
 }
 
-fn xdp_works() -> bool {
+pub(crate) fn xdp_works() -> bool {
     match xdp::probe() {
         Ok(_) => true,
         Err(why) => {
@@ -47,7 +47,7 @@ fn xdp_works() -> bool {
 
 /// Starts IOKernel `number`, 1 or 2, in the namespace of this thread; its runtimes get addresses
 /// from 10.77.`number`.1 on.
-fn iokernel(number: u8, options: &PortOptions) -> Bench {
+pub(crate) fn iokernel(number: u8, options: &PortOptions) -> Bench {
     let ports: Vec<Box<dyn Port>> = options.build().expect("the words are right");
     let configure = |c: &mut tailwater_iokernel::Config| {
         c.pool_start = Some(Ipv4Addr::new(10, 77, number, 1));
@@ -60,7 +60,7 @@ fn iokernel(number: u8, options: &PortOptions) -> Bench {
     if number == 1 { Bench::start(configure, ports) } else { Bench::start_beside(configure, ports) }
 }
 
-fn xdp_options(interface: &str, words: &str) -> PortOptions {
+pub(crate) fn xdp_options(interface: &str, words: &str) -> PortOptions {
     PortOptions { xdp: Some(format!("{interface},{words}")), ..PortOptions::default() }
 }
 
@@ -77,7 +77,7 @@ fn ask_across(here: (&Namespace, &Bench), there: (&Namespace, &Bench)) -> String
 }
 
 /// Waits until no program is attached to the interface.
-fn assert_clean(namespace: &Namespace, interface: &str) {
+pub(crate) fn assert_clean(namespace: &Namespace, interface: &str) {
     until("the program is detached", || {
         let shown = namespace.run("ip", &["-d", "link", "show", interface]);
         !shown.contains("xdp") && shown.contains("promiscuity 0")

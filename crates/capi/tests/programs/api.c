@@ -5,6 +5,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/time.h>
 #include <tailwater.h>
@@ -77,6 +78,35 @@ static void locks(void) {
     tw_rwlock_write_unlock(&table);
     CHECK(tw_rwlock_trywrite(&table) == 0);
     tw_rwlock_write_unlock(&table);
+}
+
+static pthread_mutex_t inheriting;
+static int holders;
+
+static void *hold(void *unused) {
+    for (int i = 0; i < 20; i++) {
+        CHECK(pthread_mutex_lock(&inheriting) == 0);
+        CHECK(holders++ == 0);
+        tw_yield();
+        holders--;
+        CHECK(pthread_mutex_unlock(&inheriting) == 0);
+    }
+    return unused;
+}
+
+/* The C library's mutex with priority inheritance, contended by user threads. */
+static void priorities(void) {
+    pthread_mutexattr_t attributes;
+    int protocol = -1;
+    tw_thread *all[2];
+    pthread_mutexattr_init(&attributes);
+    CHECK(pthread_mutexattr_setprotocol(&attributes, PTHREAD_PRIO_INHERIT) == 0);
+    CHECK(pthread_mutexattr_getprotocol(&attributes, &protocol) == 0);
+    CHECK(protocol == PTHREAD_PRIO_NONE);
+    CHECK(pthread_mutexattr_setprotocol(&attributes, 77) == EINVAL);
+    CHECK(pthread_mutex_init(&inheriting, &attributes) == 0);
+    for (int i = 0; i < 2; i++) CHECK(tw_thread_spawn(&all[i], NULL, hold, NULL) == 0);
+    for (int i = 0; i < 2; i++) CHECK(tw_thread_join(all[i], NULL) == 0);
 }
 
 static void initialise(void *argument) { initialised += (int)(intptr_t)argument; }
@@ -476,6 +506,7 @@ static void program(void *argument) {
     loopback.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     threads();
     locks();
+    priorities();
     meetings();
     control();
     exchange();

@@ -36,7 +36,7 @@ fn a_killed_iokernel_leaves_nothing_on_its_interface_and_the_next_one_starts_at_
         assert!(shown.contains("xdp") && !shown.contains("promiscuity 0"), "{shown}");
         iokernel.kill();
     }
-    an_interface_that_is_deleted_or_moved_is_reported(&namespace, &words);
+    an_interface_that_is_deleted_or_moved_is_reported_and_taken_again(&namespace, &words);
     until("nothing is attached any more", || {
         let shown = link();
         !shown.contains("xdp") && shown.contains("promiscuity 0")
@@ -44,7 +44,7 @@ fn a_killed_iokernel_leaves_nothing_on_its_interface_and_the_next_one_starts_at_
 }
 
 /// The descriptors of the port stay valid: nothing else says that it serves no frame any more.
-fn an_interface_that_is_deleted_or_moved_is_reported(namespace: &Namespace, words: &[&str]) {
+fn an_interface_that_is_deleted_or_moved_is_reported_and_taken_again(namespace: &Namespace, words: &[&str]) {
     let elsewhere = Namespace::new().unwrap();
     let words: Vec<_> = words.iter().map(|&word| if word == "a0" { "c0" } else { word }).collect();
     let socket = words[2];
@@ -63,9 +63,22 @@ fn an_interface_that_is_deleted_or_moved_is_reported(namespace: &Namespace, word
         } else {
             namespace.ip(&["link", "del", "d0"]);
         }
-        until("the interface that is gone is reported", || {
+        let is_logged = |words: &[&str]| {
             let log = format!("{}{}", iokernel.output(), iokernel.errors());
-            log.contains("the interface is gone") && log.contains("c0")
+            words.iter().all(|&word| log.contains(word))
+        };
+        until("the interface that is gone is reported", || is_logged(&["the interface is gone", "c0"]));
+        if moves {
+            namespace.take(&elsewhere, "c0");
+        } else {
+            namespace.ip(&["link", "add", "c0", "type", "veth", "peer", "name", "d0"]);
+            namespace.ip(&["link", "set", "d0", "up"]);
+        }
+        until("what it lacks is reported", || is_logged(&["cannot be used yet", "ip link set c0 up"]));
+        namespace.ip(&["link", "set", "c0", "up"]);
+        until("the interface is taken again", || {
+            namespace.run("ip", &["-d", "link", "show", "c0"]).contains("xdp")
         });
+        namespace.ip(&["link", "del", "c0"]);
     }
 }

@@ -426,17 +426,23 @@ impl Control {
         }
     }
 
-    /// Looks at the interfaces of ports, and at whose addresses are whose.
+    /// Looks at the interfaces of ports, and at whose addresses are whose. What a port has made anew
+    /// is handed over in a takeover from now on, and the polling thread wakes to use it.
     fn look_at_interfaces(&mut self) {
-        let Parts { directory, interfaces, .. } = &mut self.parts;
+        let now = Instant::now();
+        let Parts { directory, interfaces, devices, to_polling, .. } = &mut self.parts;
         let addresses = directory.take_changed();
         for interface in interfaces {
-            interface.look(Instant::now());
-            if let Some(taken) = interface.take_taken() {
-                directory.set_taken(taken);
-            }
             if let Some(addresses) = &addresses {
                 interface.set_programs(addresses);
+            }
+            if let Some(files) = interface.look(now) {
+                let port = devices.iter_mut().find(|devices| devices.port == interface.name());
+                port.expect("each port has an entry").files = files;
+                to_polling.ring();
+            }
+            if let Some(taken) = interface.take_taken() {
+                directory.set_taken(taken);
             }
         }
     }

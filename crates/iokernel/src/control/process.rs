@@ -10,7 +10,7 @@ use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{CWD, Mode, OFlags, fstat, openat};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, geteuid, pidfd_open};
-use rustix::thread::{CapabilitySet, capabilities};
+use rustix::thread::{CapabilitySet, capabilities, sched_getaffinity, sched_setaffinity};
 
 use super::directory::Refusal;
 use crate::sys::peer;
@@ -38,6 +38,15 @@ pub(super) fn check_control(theirs: u32) -> Result<(), Refusal> {
         true => Ok(()),
         false => Err(Refusal::OtherUser { theirs, ours: ours.as_raw() }),
     }
+}
+
+/// Checks that this process may bind a thread of process `pid`, by giving it the cores that it has.
+/// Linux refuses a thread with capabilities that this process lacks, also one of its own user
+/// (`cap_task_setscheduler`, capabilities(7)).
+pub(super) fn check_binding(pid: i32, tid: i32) -> Result<(), Refusal> {
+    let thread = Pid::from_raw(tid);
+    let bound = sched_getaffinity(thread).and_then(|cores| sched_setaffinity(thread, &cores));
+    if bound == Err(Errno::PERM) { Err(Refusal::MayNotBind { pid }) } else { Ok(()) }
 }
 
 /// The folder `/proc/PID` of a process. Once it is [checked](check), whatever is read there is of

@@ -1,13 +1,15 @@
 //! The interface of a port, as Linux has it.
 //!
-//! Owns the looks of the control thread at it: once a second for what an administrator or a network
-//! manager does to an interface behind the port's back. An interface that goes down loses its IPv6
-//! addresses (ip-sysctl, `keep_addr_on_down`), and may be up again before the next look, so Linux's
-//! side gets its address back whenever it is missing. One that is deleted, or moved to another
-//! network namespace, is reported: the descriptors of an AF_XDP port stay valid, and nothing passes
-//! any more. If Linux goes on using the interface of an AF_XDP port, [`Follower`] follows what it
-//! has.
+//! Owns the looks of the control thread at it: once a second, and more often while it is away, for
+//! what an administrator or a network manager does to an interface behind the port's back. An
+//! interface that goes down loses its IPv6 addresses (ip-sysctl, `keep_addr_on_down`), and may be
+//! up again before the next look, so Linux's side gets its address back whenever it is missing. The
+//! interface of an AF_XDP port may be deleted, moved to another network namespace, and made anew:
+//! its [`Follower`] attaches the port to the one that has the name, and keeps up with what Linux
+//! has where Linux goes on using the interface. A TAP device is the port's own, which fails when it
+//! is deleted.
 
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv6Addr};
@@ -19,6 +21,8 @@ use crate::sys::interface::Interface;
 
 /// Time between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Time between two looks while the port waits for its interface.
+const ABSENT_PAUSE: Duration = Duration::from_millis(200);
 
 /// See the module documentation.
 #[derive(Debug)]
@@ -29,31 +33,33 @@ pub struct PortInterface {
     /// The address to give back.
     ip6: Option<Ipv6Addr>,
     is_up: bool,
-    /// False once the end of the interface was reported, or if the port itself reports it.
-    reports_end: bool,
-    next: Option<Instant>,
     follower: Option<Follower>,
+    next: Option<Instant>,
 }
 
 impl PortInterface {
     /// Returns the interface of this name; `None` if there is none.
-    pub(crate) fn new(name: &str, ip6: Option<Ipv6Addr>, reports_end: bool) -> Option<Self> {
+    pub(crate) fn new(name: &str, ip6: Option<Ipv6Addr>) -> Option<Self> {
         let interface = Interface::new(name).ok()?;
         let (index, is_up) = (interface.index().ok()?, interface.is_up());
-        let (name, next, follower) = (name.to_owned(), None, None);
-        Some(Self { name, interface, index, ip6, is_up, reports_end, next, follower })
+        Some(Self { name: name.to_owned(), interface, index, ip6, is_up, follower: None, next: None })
     }
 
-    /// Has this follow what Linux has.
-    pub(crate) fn with(mut self, follower: Option<Follower>) -> Self {
-        self.follower = follower;
-        self
+    /// Has the port follow what becomes of the interface, whose number `follower` is given.
+    pub(crate) fn followed_by(mut self, follower: impl FnOnce(u32) -> Option<Follower>) -> Option<Self> {
+        self.follower = Some(follower(self.index)?);
+        Some(self)
+    }
+
+    /// Returns the name of the port, which is that of the interface.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
     }
 
     /// Notes that these are the addresses of the programs.
     pub(crate) fn set_programs(&mut self, addresses: &[IpAddr]) {
         if let Some(follower) = &mut self.follower {
-            follower.set_programs(addresses.iter().copied());
+            follower.set_programs(addresses);
         }
     }
 
@@ -62,26 +68,34 @@ impl PortInterface {
         self.follower.as_mut()?.take_taken()
     }
 
-    /// Looks at the interface if it is time.
-    pub(crate) fn look(&mut self, now: Instant) {
+    /// Looks at the interface if it is time. If the port has let go of its interface or taken
+    /// another one, the result is its new devices, and the polling thread is to be woken.
+    pub(crate) fn look(&mut self, now: Instant) -> Option<Vec<OwnedFd>> {
         if let Some(follower) = &mut self.follower {
-            follower.follow(now);
+            follower.keep_up(now);
         }
         if self.next.is_some_and(|next| now < next) {
-            return;
+            return None;
         }
-        self.next = Some(now + PAUSE);
-        let port = &self.name;
-        if self.interface.index() != Ok(self.index) {
-            if core::mem::take(&mut self.reports_end) {
-                tracing::warn!(
-                    port,
-                    "the interface is gone, deleted or moved to another network namespace: no frames pass; restart the \
-                     IOKernel when it is back"
-                );
+        let devices = self.follower.as_mut().and_then(|follower| follower.follow(&self.interface));
+        let is_absent = self.follower.as_ref().is_some_and(|follower| !follower.is_attached());
+        self.next = Some(now + if is_absent { ABSENT_PAUSE } else { PAUSE });
+        if let Ok(index) = self.interface.index()
+            && !is_absent
+        {
+            if self.follower.is_some() && index != self.index {
+                // The port has taken it, so it was up.
+                (self.index, self.is_up) = (index, true);
             }
-            return;
+            if index == self.index {
+                self.look_whether_up();
+            }
         }
+        devices
+    }
+
+    fn look_whether_up(&mut self) {
+        let port = &self.name;
         let was_up = core::mem::replace(&mut self.is_up, self.interface.is_up());
         if was_up && !self.is_up {
             tracing::warn!(port, "the interface is down: no frames pass until `ip link set {port} up`");

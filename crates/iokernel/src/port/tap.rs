@@ -276,7 +276,7 @@ impl Port for TapPort {
     }
 
     fn interface(&self, context: &Context) -> Option<PortInterface> {
-        PortInterface::new(&self.spec.name, context.ip6_of(self.host), false)
+        PortInterface::new(&self.spec.name, context.ip6_of(self.host))
     }
 
     fn poll(&mut self, now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {

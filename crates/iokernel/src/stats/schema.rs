@@ -386,6 +386,8 @@ const XDP: &[Field] = &[
     counter("checksums_completed", "Transport checksums completed."),
     counter("send_full", "Frames dropped because all send chunks were in use."),
     counter("invalid_descriptors", "Invalid descriptors in the kernel's rings."),
+    counter("absences", "Times that the port lost its interface."),
+    gauge("absent", "1 while there is no interface of the port's name that it can use."),
     counter(
         "gateway_answers",
         "Questions of programs for their gateway that were answered (`share=addresses`).",

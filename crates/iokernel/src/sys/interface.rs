@@ -3,7 +3,7 @@
 use core::ffi::{c_char, c_int, c_short, c_void};
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
-use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, socket_with};
+use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, netdevice, socket_with};
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::last_error;
@@ -100,6 +100,11 @@ impl Interface {
         ioctl(&self.socket, libc::SIOCGIFINDEX, &mut query)?;
         // SAFETY: SIOCGIFINDEX filled this member of the union; any bit pattern is an int.
         Ok(unsafe { query.ifr_ifru.ifru_ifindex } as u32)
+    }
+
+    /// Returns the name of the interface with this index in the network namespace of this one.
+    pub(crate) fn name_of(&self, index: u32) -> Option<String> {
+        netdevice::index_to_name(&self.socket, index).ok()
     }
 
     /// Returns the interface's MAC address.

@@ -267,6 +267,11 @@ impl Queue {
         (self.sent, RING - (self.free.len() as u32).min(RING))
     }
 
+    /// Has a new queue count the frames that it is sent from `sent` on.
+    pub(crate) fn count_from(&mut self, sent: u64) {
+        self.sent = sent;
+    }
+
     /// Takes back the chunks of sent frames.
     pub(crate) fn reclaim(&mut self) {
         if !matches!(self.known, Known::All) {

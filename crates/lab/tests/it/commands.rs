@@ -35,6 +35,36 @@ fn every_subcommand_has_help_with_examples() {
 }
 
 #[test]
+fn the_list_of_figures_says_of_each_its_kind_duration_and_title() {
+    let output = run(&mut lab(&["reproduce", "--list"]), b"");
+    let list = text(&output.stdout);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let (head, rows) = list.split_once('\n').expect("a head and rows");
+    let head: Vec<_> = head.split_whitespace().collect();
+    assert_eq!(head, ["name", "kind", "s", "s,", "quick", "title"]);
+    let is_row = |line: &&str| line.starts_with(char::is_alphabetic);
+    let rows: Vec<_> = rows.lines().filter(is_row).collect();
+    let kind_of = |name: &str| {
+        let row = rows.iter().find(|row| row.split_whitespace().next() == Some(name));
+        let words: Vec<_> = row.unwrap_or_else(|| panic!("{name}: {list}")).split_whitespace().collect();
+        let [_, kind, full, quick, title @ ..] = &words[..] else { panic!("{words:?}") };
+        let seconds = [full, quick].map(|text| text.parse::<f64>().unwrap_or_else(|_| panic!("{words:?}")));
+        assert!(seconds.iter().all(|&s| s > 0.0) && title.len() > 2, "{words:?}");
+        (*kind).to_owned()
+    };
+    assert_eq!(kind_of("shenango-fig1"), "simulated");
+    assert_eq!(kind_of("shenango-fig4"), "measured");
+    // Those that can be named, and no others.
+    let help = text(&run(&mut lab(&["reproduce", "no-such-figure"]), b"").stderr);
+    for row in &rows {
+        let name = row.split_whitespace().next().unwrap_or_default();
+        kind_of(name);
+        assert!(help.contains(name), "{name}: {help}");
+    }
+    assert!(rows.len() > 30 && list.contains("minutes in all"), "{list}");
+}
+
+#[test]
 fn misuse_is_explained() {
     let output = run(&mut lab(&["bench", "threads", "--systems", "pthreads"]), b"");
     assert_eq!(output.status.code(), Some(2));

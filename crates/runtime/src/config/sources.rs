@@ -20,6 +20,11 @@ pub fn keep_environment() {
     KEPT.get_or_init(|| std::env::vars_os().filter(is_own).collect());
 }
 
+/// Returns whether the variables were kept, as for a program that was not written for this runtime.
+pub fn keeps_environment() -> bool {
+    KEPT.get().is_some()
+}
+
 /// Returns a variable of the environment, as it is or was kept.
 pub fn kept(name: &str) -> Option<OsString> {
     match KEPT.get() {

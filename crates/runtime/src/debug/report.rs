@@ -102,8 +102,7 @@ fn describe(stall: &Observed) -> String {
     #[cfg(feature = "debug")]
     if let Some(snapshot) = &stall.snapshot {
         let mut unwinder = Unwinder::new();
-        let inherits = stall.cause == Cause::SystemCall && unwinder.waits_for_an_heir(snapshot);
-        let mut text = said(if inherits { INHERITANCE } else { remedy(stall.cause) });
+        let mut text = said(remedy(stall.cause));
         write_backtrace(&mut text, &unwinder.backtrace(snapshot)).expect("a string takes all");
         return text;
     }
@@ -113,12 +112,6 @@ fn describe(stall: &Observed) -> String {
 /// What stands in the place of the backtrace.
 const NO_BACKTRACE: &str =
     if cfg!(feature = "debug") { "   no backtrace: it did not answer the signal\n" } else { "" };
-
-/// What to do about a mutex with priority inheritance.
-#[cfg(feature = "debug")]
-const INHERITANCE: &str = "it waits for a mutex with priority inheritance (PTHREAD_PRIO_INHERIT), without end if a user \
-     thread has locked that, since the kernel knows owners by their OS thread. Make the mutex without it, lock it in \
-     tailwater::blocking only, or adopt the C library's waits (RuntimeBuilder::adopt_libc_waits)";
 
 fn remedy(cause: Cause) -> &'static str {
     match cause {

@@ -63,32 +63,17 @@ impl fmt::Display for StackFrame {
 
 /// Unwinds stacks and finds names, with the libraries that were loaded when it was made.
 pub struct Unwinder {
-    objects: Objects,
+    objects: UnwinderX86_64<Vec<u8>>,
     cache: CacheX86_64,
     /// Return address of signal handlers: it identifies a signal frame.
     restorer: u64,
     names: HashMap<usize, Arc<[StackFrame]>>,
 }
 
-/// The loaded objects.
-struct Objects {
-    unwinder: UnwinderX86_64<Vec<u8>>,
-    /// Their addresses.
-    ranges: Vec<Range<u64>>,
-}
-
-/// A function's place on the stack.
-struct Frame {
-    /// An address in the function.
-    address: usize,
-    /// Stack pointer of its caller.
-    end: u64,
-}
-
 impl Unwinder {
     /// Reads the call-frame information of all loaded objects.
     pub fn new() -> Self {
-        let mut objects = Objects { unwinder: UnwinderX86_64::new(), ranges: Vec::new() };
+        let mut objects = UnwinderX86_64::new();
         // SAFETY: the callback gets what it expects; dl_iterate_phdr holds the loader's lock, so
         // nothing is unloaded meanwhile.
         unsafe { libc::dl_iterate_phdr(Some(add_module), (&raw mut objects).cast()) };
@@ -97,60 +82,27 @@ impl Unwinder {
 
     /// Returns the frames of a snapshot, youngest first.
     pub fn backtrace(&mut self, snapshot: &Snapshot) -> Vec<StackFrame> {
-        self.frames(snapshot).into_iter().flat_map(|frame| self.name(frame.address).to_vec()).collect()
+        self.addresses(snapshot).into_iter().flat_map(|address| self.name(address).to_vec()).collect()
     }
 
-    /// Returns whether the thread waits for a mutex with priority inheritance: in the kernel, for
-    /// an ordinary thread; or without end, for a user thread, of which the kernel says that there
-    /// is no such owner.
-    pub fn waits_for_an_heir(&mut self, snapshot: &Snapshot) -> bool {
-        let [number, word, operation] = snapshot.call;
-        if number != libc::SYS_futex as u64 {
-            return false;
-        }
-        match operation as i32 & libc::FUTEX_CMD_MASK {
-            libc::FUTEX_LOCK_PI | libc::FUTEX_LOCK_PI2 => true,
-            libc::FUTEX_WAIT_BITSET => self.is_zero_of_mutexes(snapshot, word),
-            _ => false,
-        }
-    }
-
-    /// Returns whether `word` is a zero in a frame of the library that has `pthread_mutex_lock`,
-    /// with no code of others below: its wait without end. The library waits elsewhere for words of
-    /// its callers, or for ones that are not zero.
-    fn is_zero_of_mutexes(&mut self, snapshot: &Snapshot, word: u64) -> bool {
-        let Some(offset) = word.checked_sub(snapshot.sp).filter(|_| word.is_multiple_of(4)) else {
-            return false;
-        };
-        let Some(both) = snapshot.stack.get((offset / 8) as usize) else { return false };
-        let value = (both >> (8 * (offset % 8))) as u32;
-        let frames = self.frames(snapshot);
-        let object = |address: usize| self.objects.range_of(address as u64);
-        let library = object(libc::pthread_mutex_lock as *const () as usize);
-        let is_in_library = |frame: &Frame| library.is_some() && object(frame.address) == library;
-        // The youngest function only waits.
-        let owner = frames.iter().position(|frame| word < frame.end).filter(|&owner| owner > 0);
-        value == 0 && owner.is_some_and(|owner| frames[..=owner].iter().all(is_in_library))
-    }
-
-    /// Returns the functions on the stack, youngest first.
-    fn frames(&mut self, snapshot: &Snapshot) -> Vec<Frame> {
+    /// Returns an address in each function on the stack, youngest first.
+    fn addresses(&mut self, snapshot: &Snapshot) -> Vec<usize> {
         let mut read = |address: u64| {
             let offset = address.checked_sub(snapshot.sp).ok_or(())?;
             snapshot.stack.get((offset / 8) as usize).copied().ok_or(())
         };
         let mut registers = UnwindRegsX86_64::new(snapshot.ip, snapshot.sp, snapshot.bp);
         let mut at = FrameAddress::from_instruction_pointer(snapshot.ip);
-        let mut frames = Vec::new();
-        while frames.len() < MAX_FRAMES {
+        let mut addresses = Vec::new();
+        while addresses.len() < MAX_FRAMES {
             let address = match at {
                 FrameAddress::InstructionPointer(address) => address as usize,
                 // The address of the call, not of the instruction after it, which may belong to
                 // another line or function.
                 FrameAddress::ReturnAddress(address) => address.get() as usize - 1,
             };
-            let caller = self.objects.unwinder.unwind_frame(at, &mut registers, &mut self.cache, &mut read);
-            frames.push(Frame { address, end: registers.sp() });
+            let caller = self.objects.unwind_frame(at, &mut registers, &mut self.cache, &mut read);
+            addresses.push(address);
             at = match caller {
                 Ok(Some(address)) if address == self.restorer => {
                     let Some(interrupted) = interrupted(registers.sp(), &mut read) else { break };
@@ -164,7 +116,7 @@ impl Unwinder {
                 _ => break,
             };
         }
-        frames
+        addresses
     }
 
     fn name(&mut self, address: usize) -> Arc<[StackFrame]> {
@@ -185,12 +137,6 @@ impl Unwinder {
             frames.into()
         };
         Arc::clone(self.names.entry(address).or_insert_with(name))
-    }
-}
-
-impl Objects {
-    fn range_of(&self, address: u64) -> Option<&Range<u64>> {
-        self.ranges.iter().find(|range| range.contains(&address))
     }
 }
 
@@ -224,13 +170,13 @@ fn interrupted(context: u64, read: &mut impl FnMut(u64) -> Result<u64, ()>) -> O
 /// Adds one loaded object: the callback of `dl_iterate_phdr`.
 ///
 /// # Safety
-/// `info` describes a loaded object; `data` is an [`Objects`].
+/// `info` describes a loaded object; `data` is an unwinder of this type.
 unsafe extern "C" fn add_module(info: *mut libc::dl_phdr_info, _: usize, data: *mut c_void) -> c_int {
     // SAFETY: by the contract; a loaded object has `dlpi_phnum` program headers.
     let (info, headers, objects) = unsafe {
         let info = &*info;
         let headers = core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into());
-        (info, headers, &mut *data.cast::<Objects>())
+        (info, headers, &mut *data.cast::<UnwinderX86_64<Vec<u8>>>())
     };
     let base = info.dlpi_addr;
     let loaded = || headers.iter().filter(|h| h.p_type == libc::PT_LOAD);
@@ -262,8 +208,7 @@ unsafe extern "C" fn add_module(info: *mut libc::dl_phdr_info, _: usize, data: *
         ..Default::default()
     };
     let range = base + low..base + high;
-    objects.ranges.push(range.clone());
-    objects.unwinder.add_module(Module::new(String::new(), range, base, sections));
+    objects.add_module(Module::new(String::new(), range, base, sections));
     0
 }
 

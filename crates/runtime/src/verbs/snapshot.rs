@@ -42,9 +42,6 @@ pub struct Snapshot {
     pub ip: u64,
     pub sp: u64,
     pub bp: u64,
-    /// The number and the first arguments of the system call that was interrupted, if it was one,
-    /// and is to be made again.
-    pub call: [u64; 3],
     pub stack: Vec<u64>,
 }
 
@@ -72,7 +69,7 @@ pub fn of_suspended(uthread: &Uthread) -> Option<Snapshot> {
     }
     let (ip, bp) = (stack[arch::SAVED_RIP], stack[arch::SAVED_RBP]);
     stack.drain(..arch::SAVED_WORDS);
-    Some(Snapshot { ip, sp: (sp + arch::SAVED_WORDS * WORD) as u64, bp, call: [0; 3], stack })
+    Some(Snapshot { ip, sp: (sp + arch::SAVED_WORDS * WORD) as u64, bp, stack })
 }
 
 /// A kthread's answer. Static, because a signal handler cannot allocate.
@@ -87,7 +84,6 @@ struct Body {
     ip: u64,
     sp: u64,
     bp: u64,
-    call: [u64; 3],
     len: usize,
     words: [u64; MAX_WORDS],
 }
@@ -102,7 +98,6 @@ static SAMPLE: Sample = Sample {
         ip: 0,
         sp: 0,
         bp: 0,
-        call: [0; 3],
         len: 0,
         words: [0; MAX_WORDS],
     }),
@@ -134,7 +129,7 @@ pub fn of_running(kthread: &Kthread) -> Option<(*const Uthread, Snapshot)> {
     // SAFETY: `DONE` makes the body ours.
     let body = unsafe { &*SAMPLE.body.get() };
     let stack = body.words[..body.len].to_vec();
-    let snapshot = Snapshot { ip: body.ip, sp: body.sp, bp: body.bp, call: body.call, stack };
+    let snapshot = Snapshot { ip: body.ip, sp: body.sp, bp: body.bp, stack };
     let record = body.record;
     SAMPLE.state.store(FREE, Ordering::Relaxed);
     (!record.is_null()).then_some((record, snapshot))
@@ -157,7 +152,6 @@ pub unsafe fn answer(kthread: &Kthread, context: *const libc::c_void) {
     let (body, context) = unsafe { (&mut *SAMPLE.body.get(), &*context.cast::<libc::ucontext_t>()) };
     let register = |number: i32| context.uc_mcontext.gregs[number as usize] as u64;
     (body.ip, body.sp, body.bp) = (register(libc::REG_RIP), register(libc::REG_RSP), register(libc::REG_RBP));
-    body.call = [libc::REG_RAX, libc::REG_RDI, libc::REG_RSI].map(register);
     body.len = 0;
     body.record = core::ptr::null();
     if let Some(uthread) = kthread.current() {

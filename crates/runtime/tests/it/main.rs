@@ -26,6 +26,7 @@ mod future_locks;
 mod gdb;
 mod late_library;
 mod membarrier;
+mod mutex_protocol;
 mod pinned;
 mod placement;
 mod preempt_flood;

@@ -3,6 +3,7 @@
 
 use std::process::Output;
 use std::rc::Rc;
+use tailwater::net::UdpSocket;
 use tailwater::thread;
 
 #[tailwater::test]
@@ -11,6 +12,24 @@ fn a_body_is_a_user_thread_with_the_name_of_the_test() {
     assert_eq!(thread::current().name(), Some("a_body_is_a_user_thread_with_the_name_of_the_test"));
     assert_eq!(thread::available_parallelism().unwrap().get(), 2);
     assert_eq!(thread::spawn(|| 6 * 7).join().unwrap(), 42);
+}
+
+#[tailwater::test]
+fn a_message_arrives() -> std::io::Result<()> {
+    let server = UdpSocket::bind("127.0.0.1:0")?;
+    let client = UdpSocket::bind("127.0.0.1:0")?;
+    client.send_to(b"hello", server.local_addr()?)?;
+    let mut buf = [0; 16];
+    assert_eq!(server.recv_from(&mut buf)?.0, 5);
+    Ok(())
+}
+
+#[test]
+fn the_test_that_the_guide_shows_is_the_one_above() {
+    let guide = include_str!("../../../../docs/src/guide/service.md");
+    let shown = guide.split("```rust\n").find(|block| block.starts_with("#[tailwater::test]"));
+    let (shown, _) = shown.expect("the guide shows one").split_once("```").expect("the block ends");
+    assert!(include_str!("test_attribute.rs").contains(shown), "{shown}");
 }
 
 #[tailwater::test]

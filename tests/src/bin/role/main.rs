@@ -502,6 +502,13 @@ fn polls() {
     say(&format!("switches {} polls {POLLS}", tailwater::debug::counters().switches - before));
 }
 
+/// Waits for SIGTERM on a user thread.
+fn await_signal() {
+    let mut signals = tailwater::signal::Signals::new([tailwater::signal::SIGTERM]).expect("a descriptor");
+    ready();
+    signals.wait();
+}
+
 /// Returns the number after the role's name.
 fn number<N: FromStr>() -> N {
     std::env::args().nth(2).and_then(|word| word.parse().ok()).expect("a number")
@@ -511,6 +518,7 @@ fn number<N: FromStr>() -> N {
 fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("echo") => echo(Duration::ZERO),
+        Some("await-signal") => await_signal(),
         Some("work") => echo(Duration::from_micros(100)),
         Some("dispatch") => dispatch(),
         Some("call") => call(),

@@ -271,6 +271,15 @@ pub enum Refusal {
         /// User of the IOKernel.
         ours: u32,
     },
+    /// The process has capabilities that the IOKernel lacks.
+    #[error(
+        "Linux does not let this IOKernel bind threads of process {pid}, which has capabilities that the IOKernel lacks, \
+         so it would never run; give the IOKernel CAP_SYS_NICE, or take the capabilities from the process"
+    )]
+    MayNotBind {
+        /// The process.
+        pid: i32,
+    },
     /// Too many open connections, of the client's user or of all.
     #[error("too many connections wait at the control socket; close some, or wait 10 s for their end")]
     TooManyConnections,

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::follow::{Addresses, address_map};
+use super::sharing::{Addresses, address_map};
 use super::linux::Linux;
 use super::program::{self, KERNEL, Maps, Owned, Settings};
 use super::{MAX_MTU, MAX_QUEUES, Share, XdpMode, XdpPort, ZeroCopy};
@@ -22,7 +22,7 @@ use tailwater_bpf::sys::{self as bpf, Hook};
 
 /// Maximum number of attempts to bind or attach while the kernel takes down the previous user of
 /// the queue, for which up to 54 ms were measured.
-const BUSY_TRIES: u32 = 100;
+pub(super) const BUSY_TRIES: u32 = 100;
 /// Pause between two attempts.
 const BUSY_PAUSE: Duration = Duration::from_millis(5);
 
@@ -99,7 +99,7 @@ impl XdpPort {
     /// Attaches the program to the first hook that the options and the driver allow; returns the
     /// attachment and the hook.
     fn attach(&self, program: &OwnedFd, index: u32) -> Result<(OwnedFd, Hook), PortError> {
-        let attach = |hook| while_busy(|| bpf::attach_xdp(program, index, hook));
+        let attach = |hook| while_busy(self.busy_tries, || bpf::attach_xdp(program, index, hook));
         let what = "attach the redirect program";
         match self.spec.mode {
             XdpMode::Native => attach(Hook::Driver).map(|link| (link, Hook::Driver)),
@@ -125,7 +125,8 @@ impl XdpPort {
             OpenError::Rings(e) => self.explain("set up rings", e),
             OpenError::Memory(e) => self.fail(e.to_string()),
         })?;
-        let bind = |how| while_busy(|| queue.bind(index, number, how | libc::XDP_USE_NEED_WAKEUP));
+        let bind =
+            |how| while_busy(self.busy_tries, || queue.bind(index, number, how | libc::XDP_USE_NEED_WAKEUP));
         let what = format!("bind to queue {number}");
         let zero_copy = self.spec.zero_copy;
         if zero_copy == ZeroCopy::Required || (zero_copy == ZeroCopy::Auto && hook == Hook::Driver) {
@@ -206,16 +207,13 @@ impl XdpPort {
         if queues > there {
             return Err(self.fail(format!("it has {there} receive queues, not {queues}")));
         }
-        if queues < there {
-            tracing::warn!(port = name, there, queues, "frames on the other queues go to Linux");
-        }
         Ok((index, queues))
     }
 }
 
-/// Repeats `attempt` while it returns EBUSY, at most [`BUSY_TRIES`] times.
-fn while_busy<T>(mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
-    for _ in 1..BUSY_TRIES {
+/// Makes `attempt` until it returns something else than EBUSY, `tries` times at most.
+fn while_busy<T>(tries: u32, mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 1..tries {
         match attempt() {
             Err(Errno::BUSY) => std::thread::sleep(BUSY_PAUSE),
             other => return other,
@@ -231,20 +229,20 @@ mod tests {
     #[test]
     fn a_busy_kernel_is_asked_again_but_not_for_ever() {
         let mut tries = 0;
-        let result = while_busy(|| {
+        let result = while_busy(BUSY_TRIES, || {
             tries += 1;
             if tries < 3 { Err(Errno::BUSY) } else { Ok(tries) }
         });
         assert_eq!(result, Ok(3));
         let mut tries = 0;
         assert_eq!(
-            while_busy(|| -> Result<(), _> {
+            while_busy(BUSY_TRIES, || -> Result<(), _> {
                 tries += 1;
                 Err(Errno::BUSY)
             }),
             Err(Errno::BUSY)
         );
         assert_eq!(tries, BUSY_TRIES);
-        assert_eq!(while_busy(|| Err::<(), _>(Errno::PERM)), Err(Errno::PERM));
+        assert_eq!(while_busy(BUSY_TRIES, || Err::<(), _>(Errno::PERM)), Err(Errno::PERM));
     }
 }

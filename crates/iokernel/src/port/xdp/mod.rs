@@ -4,7 +4,8 @@
 //! Owns the sockets (one per receive queue), the program that redirects frames to them (module
 //! `program`), its maps and attachment, and the interface's promiscuous mode. All are descriptors:
 //! they end with the port, or with the process however it dies, and nothing stays behind on the
-//! interface. In a takeover the other process goes on with them (module `handover`).
+//! interface. In a takeover the other process goes on with them (module `handover`). If the
+//! interface goes away and comes back, they are made anew (module `follow`).
 //!
 //! Linux may go on using the interface, by its MAC address or by its IP addresses. In the second
 //! case programs are behind the same MAC address: module `addresses` translates each frame, and
@@ -23,14 +24,15 @@
 //! Frames are up to one memory chunk long: MTUs above [`MAX_MTU`] are refused.
 
 mod addresses;
-mod sharing;
+mod follow;
 mod handover;
 mod linux;
 mod make;
 pub(crate) mod program;
+mod sharing;
 mod spec;
 
-pub(crate) use sharing::Sharing;
+pub(crate) use follow::Follower;
 pub use spec::{MAX_QUEUES, Share, XdpMode, XdpSpec, ZeroCopy};
 
 use rustix::event::epoll;
@@ -38,8 +40,8 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use std::cell::Cell;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tailwater_shm::Cycles;
 use tailwater_shm::control::document_to_file;
 
@@ -48,9 +50,11 @@ use crate::frame::{ETHERNET_HEADER, MacAddr};
 use crate::sys::interface::{Accepts, Interface, accept};
 use crate::sys::xsk::{self, HEADROOM, OpenError, Queue};
 use addresses::{Counts, Gateway, Latest, Outward, Translation};
+use follow::Exchange;
 use handover::Handed;
-use make::Held;
+use make::{BUSY_TRIES, Held};
 use program::{KERNEL, Maps, Owned};
+use sharing::Sharing;
 use tailwater_bpf::sys::{self as bpf, Hook};
 
 /// Maximum length of an IP packet in bytes: a page, less the kernel's headroom and the Ethernet
@@ -74,6 +78,11 @@ pub struct XdpPort {
     /// The queue to poll first.
     first: usize,
     events: Option<OwnedFd>,
+    /// Frames put into each queue when it was last replaced.
+    sent: Vec<u64>,
+    /// Attempts to bind or attach to what is busy.
+    busy_tries: u32,
+    exchange: Arc<Exchange>,
     /// Of the port of another IOKernel; gone once started.
     inherited: Option<Vec<OwnedFd>>,
     /// If programs are behind the interface's own MAC address; made at the start.
@@ -96,7 +105,11 @@ struct Attached {
 /// Mode and counters of an AF_XDP port.
 #[derive(Debug, Default)]
 struct XdpAccount {
-    facts: std::sync::OnceLock<Facts>,
+    facts: Mutex<Option<Facts>>,
+    /// There is no interface at the moment,
+    absent: AtomicBool,
+    /// and how often that has begun.
+    absences: AtomicU64,
     /// Transport checksums completed.
     completed: AtomicU64,
     /// Frames dropped because all send chunks were in use.
@@ -116,7 +129,8 @@ struct Facts {
 
 impl Account for XdpAccount {
     fn to_json(&self) -> Value {
-        let Some(facts) = self.facts.get() else { return Value::Null };
+        let facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(facts) = &*facts else { return Value::Null };
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let queues: Vec<Value> = facts
             .sockets
@@ -130,7 +144,8 @@ impl Account for XdpAccount {
             .collect();
         json!({ "kind": "af-xdp", "mode": facts.mode, "copy": facts.copy, "queues": queues,
                 "checksums_completed": load(&self.completed), "send_full": load(&self.send_full),
-                "invalid_descriptors": load(&self.invalid),
+                "invalid_descriptors": load(&self.invalid), "absences": load(&self.absences),
+                "absent": u64::from(self.absent.load(Ordering::Relaxed)),
                 "gateway_answers": load(&self.behind.answered),
                 "no_next_hop": load(&self.behind.no_next_hop),
                 "kept_off_wire": load(&self.behind.kept) })
@@ -150,6 +165,9 @@ impl XdpPort {
             queues: Vec::new(),
             first: 0,
             events: None,
+            sent: Vec::new(),
+            busy_tries: BUSY_TRIES,
+            exchange: Arc::default(),
             inherited: None,
             translation: None,
             sharing: Cell::new(None),
@@ -273,21 +291,27 @@ impl Port for XdpPort {
             sockets: self.queues.iter().map(|queue| Arc::downgrade(queue.socket())).collect(),
         };
         let (mode, copy) = (facts.mode, facts.copy);
-        tracing::info!(port = self.spec.interface, mode, copy, queues = count, "AF_XDP");
-        // Fails only when set twice; a port is started once.
-        let _ = self.account.facts.set(facts);
+        let (port, there) = (&self.spec.interface, interface.receive_queues());
+        tracing::info!(port, mode, copy, queues = count, "AF_XDP");
+        if count < there {
+            tracing::warn!(port, there, queues = count, "frames on the other queues go to Linux");
+        }
+        *self.account.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
         let (link, maps) = (made.link, made.maps);
         self.attached = Some(Attached { link, maps, about, _accepts: accepts });
         self.events = Some(events);
         Ok(())
     }
 
-    fn interface(&self, _context: &Context) -> Option<PortInterface> {
-        let interface = PortInterface::new(&self.spec.interface, None, true)?;
-        Some(interface.with(self.follower.take()))
+    fn interface(&self, context: &Context) -> Option<PortInterface> {
+        PortInterface::new(&self.spec.interface, None)?
+            .followed_by(|index| Follower::of(self, context, index))
     }
 
     fn poll(&mut self, _now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
+        if self.exchange.has_news() {
+            self.renew();
+        }
         let (mut frames, count) = (0, self.queues.len());
         if let Some(translation) = &mut self.translation {
             frames += translation.poll(switch);
@@ -493,7 +517,7 @@ mod tests {
     fn every_number_of_the_account_is_in_the_list_of_statistics() {
         let account = XdpAccount::default();
         let facts = Facts { mode: "native", copy: "copied", sockets: Vec::new() };
-        account.facts.set(facts).expect("nothing was set");
+        *account.facts.lock().unwrap() = Some(facts);
         let document = json!({ "ports": [{ "name": "xdp", "account": account.to_json() }] });
         assert_eq!(crate::stats::schema::unlisted(&document), std::collections::BTreeSet::new());
     }

@@ -1,0 +1,341 @@
+//! The port follows its interface: an interface that is deleted, or moved to another network
+//! namespace, takes the sockets' device away for good, and the next one of that name gets new ones.
+//!
+//! Owns [`Follower`], the control thread's side: it finds out what has become of the interface, and
+//! makes a whole port anew, as the start does. And [`Exchange`], by which that port reaches the
+//! polling thread, which uses its parts from the next poll on and leaves those it has used before
+//! to the control thread: to close a socket takes the kernel milliseconds. While there is no
+//! interface the port has no queues: it drops what it is sent, and the switch counts that. What
+//! Linux has of an interface that it goes on using is followed by [`Sharing`], which each attachment
+//! has anew.
+//!
+//! | sockets have lost their device | interface of the name | the port |
+//! |---|---|---|
+//! | no | the one in use | goes on |
+//! | no | none: renamed | goes on, since frames still pass |
+//! | no | another one | lets go of the one in use, and takes that one |
+//! | yes | none | is absent until there is one |
+//! | yes | any, also one of the same number: moved away and back | takes it |
+//!
+//! An interface that the port cannot use yet (it is down, its MTU is too small) is tried at each
+//! look; each new reason is logged once.
+
+use rustix::fd::OwnedFd;
+use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use rustix::net::sockopt;
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
+use std::time::Instant;
+
+use super::{Sharing, XdpAccount, XdpPort, XdpSpec};
+use crate::port::{Context, Port};
+use crate::sys::interface::Interface;
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Follower {
+    spec: XdpSpec,
+    context: Context,
+    account: Arc<XdpAccount>,
+    exchange: Arc<Exchange>,
+    /// `None` while the port is absent.
+    used: Option<Used>,
+    /// If Linux goes on using the interface, and the port is not absent.
+    sharing: Option<Sharing>,
+    /// Addresses of the programs.
+    programs: Vec<IpAddr>,
+    /// Why an interface of the name could not be used, as it was logged last.
+    refused: Option<String>,
+}
+
+/// The interface that the port uses.
+#[derive(Debug)]
+struct Used {
+    index: u32,
+    /// A socket on it; gone with the port.
+    socket: Weak<OwnedFd>,
+    is_renamed: bool,
+}
+
+/// What has become of the interface in use.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Same,
+    Renamed,
+    Replaced,
+    Gone,
+}
+
+impl Fate {
+    /// Returns the fate of interface `index`, where `named` is the one that has the name now.
+    fn of(index: u32, is_lost: bool, named: Option<u32>) -> Self {
+        match named {
+            _ if is_lost => Self::Gone,
+            None => Self::Renamed,
+            Some(named) if named == index => Self::Same,
+            Some(_) => Self::Replaced,
+        }
+    }
+}
+
+impl Used {
+    fn of(port: &XdpPort, index: u32) -> Option<Self> {
+        let socket = Arc::downgrade(port.queues.first()?.socket());
+        Some(Self { index, socket, is_renamed: false })
+    }
+
+    /// Returns whether the sockets have lost their device: the kernel leaves each ENETDOWN as its
+    /// error when the device is unregistered. Reading takes it.
+    fn is_lost(&self) -> bool {
+        let Some(socket) = self.socket.upgrade() else { return false };
+        sockopt::socket_error(&*socket) == Ok(Err(Errno::NETDOWN))
+    }
+}
+
+impl Follower {
+    /// Returns the follower of a started port on interface `index`.
+    pub(super) fn of(port: &XdpPort, context: &Context, index: u32) -> Option<Self> {
+        Some(Self {
+            spec: port.spec.clone(),
+            context: *context,
+            account: Arc::clone(&port.account),
+            exchange: Arc::clone(&port.exchange),
+            used: Some(Used::of(port, index)?),
+            sharing: port.sharing.take(),
+            programs: Vec::new(),
+            refused: None,
+        })
+    }
+
+    /// Notes that these are the addresses of the programs.
+    pub(crate) fn set_programs(&mut self, addresses: &[IpAddr]) {
+        self.programs = addresses.to_vec();
+        self.share();
+    }
+
+    fn share(&mut self) {
+        if let Some(sharing) = &mut self.sharing {
+            sharing.set_programs(self.programs.iter().copied());
+        }
+    }
+
+    /// Returns the addresses that no program may have, if they have changed since the last call.
+    pub(crate) fn take_taken(&mut self) -> Option<HashSet<IpAddr>> {
+        self.sharing.as_mut()?.take_taken()
+    }
+
+    /// Keeps up with what Linux has of the interface, if it is time.
+    pub(crate) fn keep_up(&mut self, now: Instant) {
+        if let Some(sharing) = &mut self.sharing {
+            sharing.follow(now);
+        }
+    }
+
+    /// Returns whether the port uses an interface.
+    pub(crate) fn is_attached(&self) -> bool {
+        self.used.is_some()
+    }
+
+    /// Looks what has become of the interface. If the port lets go of it or takes another one, the
+    /// result is copies of the port's new devices, and the polling thread is to be woken.
+    pub(crate) fn follow(&mut self, interface: &Interface) -> Option<Vec<OwnedFd>> {
+        self.exchange.drop_old();
+        let named = interface.index().ok();
+        let mut devices = None;
+        if let Some(used) = &mut self.used {
+            let fate = Fate::of(used.index, used.is_lost(), named);
+            let was_renamed = core::mem::replace(&mut used.is_renamed, fate == Fate::Renamed);
+            match fate {
+                Fate::Same => return None,
+                Fate::Renamed if was_renamed => return None,
+                Fate::Renamed => {
+                    self.log_rename(interface);
+                    return None;
+                }
+                Fate::Replaced => self.detach("another interface has its name"),
+                Fate::Gone => {
+                    self.detach("the interface is gone, deleted or moved to another network namespace");
+                }
+            }
+            devices = Some(Vec::new());
+        }
+        named.and_then(|index| self.attach(index)).or(devices)
+    }
+
+    fn log_rename(&self, interface: &Interface) {
+        let port = &self.spec.interface;
+        let index = self.used.as_ref().map_or(0, |used| used.index);
+        let name = interface.name_of(index).unwrap_or_default();
+        tracing::warn!(port, name, "the interface has another name now, and the port goes on with it");
+    }
+
+    /// Lets go of the interface.
+    fn detach(&mut self, why: &str) {
+        let port = &self.spec.interface;
+        tracing::warn!(port, "{why}: no frames pass until there is an interface {port}, which is then used");
+        (self.used, self.sharing, self.refused) = (None, None, None);
+        self.account.absences.fetch_add(1, Ordering::Relaxed);
+        self.account.absent.store(true, Ordering::Relaxed);
+        self.exchange.post(XdpPort::new(self.spec.clone()));
+    }
+
+    /// Takes interface `index`; returns copies of the port's new devices.
+    fn attach(&mut self, index: u32) -> Option<Vec<OwnedFd>> {
+        match self.make(index) {
+            Ok((port, used, devices)) => {
+                (self.used, self.sharing, self.refused) = (Some(used), port.sharing.take(), None);
+                self.share();
+                self.account.absent.store(false, Ordering::Relaxed);
+                self.exchange.post(port);
+                let port = &self.spec.interface;
+                tracing::info!(port, "there is an interface of that name again: frames pass");
+                Some(devices)
+            }
+            Err(why) => {
+                if self.refused.as_ref() != Some(&why) {
+                    tracing::warn!("an interface of the name is here, and cannot be used yet: {why}");
+                    self.refused = Some(why);
+                }
+                None
+            }
+        }
+    }
+
+    fn make(&self, index: u32) -> Result<(XdpPort, Used, Vec<OwnedFd>), String> {
+        let mut port = XdpPort::new(self.spec.clone());
+        port.account = Arc::clone(&self.account);
+        // The control thread waits for nothing: it tries again at the next look.
+        port.busy_tries = 1;
+        port.start(&self.context).map_err(|error| error.to_string())?;
+        let copies = port.devices().into_iter().map(|device| fcntl_dupfd_cloexec(device, 0));
+        let devices =
+            copies.collect::<Result<_, _>>().map_err(|e| format!("cannot copy a descriptor: {e}"))?;
+        let used = Used::of(&port, index).ok_or_else(|| format!("{index} has no queue"))?;
+        Ok((port, used, devices))
+    }
+}
+
+/// A place for the parts that the polling thread is to use.
+///
+/// | word | written by | read by |
+/// |---|---|---|
+/// | `news` | true by the control thread, false by the polling thread, both with the lock | the polling thread at each poll, relaxed: the lock orders what it announces |
+/// | `slot` | each, with the lock, for which the polling thread does not wait | each |
+#[derive(Default)]
+pub(super) struct Exchange {
+    news: AtomicBool,
+    slot: Mutex<Slot>,
+}
+
+#[derive(Default)]
+struct Slot {
+    next: Option<XdpPort>,
+    /// To be closed by the control thread.
+    old: Vec<XdpPort>,
+}
+
+impl core::fmt::Debug for Exchange {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Exchange").field("news", &self.news).finish_non_exhaustive()
+    }
+}
+
+impl Exchange {
+    #[inline(always)]
+    pub(super) fn has_news(&self) -> bool {
+        self.news.load(Ordering::Relaxed)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Slot> {
+        self.slot.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn post(&self, port: XdpPort) {
+        let mut slot = self.lock();
+        let unused = slot.next.replace(port);
+        self.news.store(true, Ordering::Relaxed);
+        drop(slot);
+        drop(unused);
+    }
+
+    fn drop_old(&self) {
+        let old = core::mem::take(&mut self.lock().old);
+        drop(old);
+    }
+}
+
+impl XdpPort {
+    /// Goes on with the parts that the control thread has made, if they can be had at once.
+    #[cold]
+    pub(super) fn renew(&mut self) {
+        let exchange = Arc::clone(&self.exchange);
+        let mut slot = match exchange.slot.try_lock() {
+            Ok(slot) => slot,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            // It is held for a moment; the next poll looks again.
+            Err(TryLockError::WouldBlock) => return,
+        };
+        exchange.news.store(false, Ordering::Relaxed);
+        let Some(mut fresh) = slot.next.take() else { return };
+        // The shares of the senders are by these counts, which never go back.
+        self.sent.resize(self.sent.len().max(self.queues.len()), 0);
+        for (sent, queue) in self.sent.iter_mut().zip(&self.queues) {
+            *sent = queue.backlog().0;
+        }
+        for (&sent, queue) in self.sent.iter().zip(&mut fresh.queues) {
+            queue.count_from(sent);
+        }
+        core::mem::swap(&mut self.attached, &mut fresh.attached);
+        core::mem::swap(&mut self.translation, &mut fresh.translation);
+        core::mem::swap(&mut self.queues, &mut fresh.queues);
+        core::mem::swap(&mut self.events, &mut fresh.events);
+        self.first = 0;
+        slot.old.push(fresh);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_lets_go_only_of_an_interface_that_has_lost_its_sockets_or_its_name() {
+        for (is_lost, named, fate) in [
+            (false, Some(3), Fate::Same),
+            (false, None, Fate::Renamed),
+            (false, Some(4), Fate::Replaced),
+            (true, None, Fate::Gone),
+            // Moved to another namespace and back between two looks.
+            (true, Some(3), Fate::Gone),
+            (true, Some(4), Fate::Gone),
+        ] {
+            assert_eq!(Fate::of(3, is_lost, named), fate, "{is_lost} {named:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_polling_thread_has_not_taken_is_replaced_and_what_it_used_is_left_to_the_other() {
+        let mut port = XdpPort::new("no-such-if".parse().unwrap());
+        assert!(!port.exchange.has_news());
+        port.exchange.post(XdpPort::new("first".parse().unwrap()));
+        port.exchange.post(XdpPort::new("second".parse().unwrap()));
+        assert!(port.exchange.has_news());
+        port.renew();
+        assert!(!port.exchange.has_news());
+        let old = |port: &XdpPort| {
+            port.exchange.lock().old.iter().map(|port| port.spec.interface.clone()).collect::<Vec<_>>()
+        };
+        assert_eq!(old(&port), ["second"]);
+        port.exchange.drop_old();
+        assert!(old(&port).is_empty());
+        // Held by the other thread: the news stay.
+        port.exchange.post(XdpPort::new("third".parse().unwrap()));
+        let exchange = Arc::clone(&port.exchange);
+        let held = exchange.lock();
+        port.renew();
+        drop(held);
+        assert!(port.exchange.has_news());
+    }
+}
