@@ -30,6 +30,7 @@ const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
 const GATEWAY: &str = "10.77.0.254";
 /// An address of the other host in another network.
 const FAR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const FAR6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const WORDS: &str = "share=addresses,fill-checksums,gateway=10.77.0.254";
 /// How often the IOKernel is killed.
 const KILLS: u32 = 3;
@@ -46,12 +47,14 @@ fn joined() -> Option<[Namespace; 2]> {
     here.ip(&["addr", "add", "10.77.0.1/16", "dev", "here0"]);
     there.ip(&["addr", "add", "10.77.0.9/16", "dev", "there0"]);
     there.ip(&["addr", "add", "192.0.2.1/32", "dev", "lo"]);
+    there.ip(&["addr", "add", "2001:db8::1/128", "dev", "lo", "nodad"]);
     here.ip(&["route", "add", "default", "via", "10.77.0.9"]);
     for (namespace, ip, interface) in
         [(&here, "fd00:7477::1/64", "here0"), (&there, "fd00:7477::9/64", "there0")]
     {
         namespace.ip(&["addr", "add", ip, "dev", interface, "nodad"]);
     }
+    here.ip(&["-6", "route", "add", "default", "via", "fd00:7477::9"]);
     Some([here, there])
 }
 
@@ -170,7 +173,7 @@ fn answer_while(server: &UdpSocket, run: impl FnOnce()) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut buffer = [0; 2048];
+            let mut buffer = [0; 4096];
             while !over.load(Ordering::Relaxed) {
                 if let Ok((len, from)) = server.recv_from(&mut buffer) {
                     // The interface may be changing; the client asks again.
@@ -197,15 +200,24 @@ fn the_way_to_other_networks_is_linuxs_and_followed_when_the_router_changes() {
             bench.stats()
         );
     };
+    // Over IPv6, with a datagram of several fragments.
+    let server6 = there.inside(|| UdpSocket::bind((FAR6, 7)).expect("the far address"));
+    answer_while(&server6, || {
+        let peer = format!("[{FAR6}]:7");
+        let mut call =
+            here.inside(|| bench.child_with("call", "six", "latency-critical", &[("PEER", &peer)]));
+        assert_eq!(call.line().as_deref(), Some("answered"), "{:#}", bench.stats());
+    });
     answer_while(&server, || {
         ask_far("before");
         let account = bench.stats()["ports"][1]["account"].clone();
         assert!(account["gateway_answers"].as_u64() > Some(0), "{account:#}");
-        // A router that has another address announces it.
-        there.run("sysctl", &["-qw", "net.ipv4.conf.there0.arp_notify=1"]);
         there.ip(&["link", "set", "there0", "down"]);
         there.ip(&["link", "set", "there0", "address", "02:00:00:00:00:77"]);
         there.ip(&["link", "set", "there0", "up"]);
+        // The router asks for Linux, which learns its new address by that.
+        let router = there.inside(|| UdpSocket::bind((HOST, 0)).expect("a free port"));
+        router.send_to(b"", (LINUX, 9)).expect("it has a route");
         ask_far("after");
     });
 }

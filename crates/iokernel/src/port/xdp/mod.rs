@@ -387,7 +387,7 @@ impl XdpPort {
         let latest = Arc::new(Latest::default());
         let behind = maps.addresses.clone().map(|map| (map, gateway, Arc::clone(&latest)));
         let is_behind = behind.is_some();
-        let follower = Follower::new(&self.spec.interface, index, (settings, owned), behind)
+        let follower = Follower::new(&self.spec.interface, index, (settings, owned), context.mtu, behind)
             .map_err(|e| self.fail(format!("cannot read Linux's addresses and routes (netlink): {e}")))?;
         self.follower.set(Some(follower));
         let counts = Arc::clone(&self.account.behind);
