@@ -20,7 +20,9 @@ use tailwater_testkit::namespace::Namespace;
 use tailwater_testkit::{
     PATIENCE, Program, binary, cpu_numbers, eventually, has_two_cpus, socket_name, until,
 };
-use tailwater_tests::{Bench, Role, turn};
+use tailwater_tests::{Bench, Role, turn, wait_for_predecessor};
+
+use crate::takeover_xdp::maps_bound_sockets;
 
 /// Linux's address on the interface.
 const LINUX: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -332,21 +334,35 @@ fn programs_come_and_go_while_others_are_asked() {
 }
 
 #[test]
-fn connections_live_on_when_the_iokernel_is_killed_under_load() {
+fn datagrams_find_programs_on_linuxs_packets_too() {
+    let Some([here, there]) = joined() else { return };
+    let bench = iokernel(&here, &format!("{WORDS},mode=skb"));
+    let echo = here.inside(|| bench.child("echo", "echo", "latency-critical"));
+    let linux = here.inside(|| UdpSocket::bind((LINUX, 7)).expect("Linux's own address"));
+    answer_while(&linux, || {
+        for to in [IpAddr::V4(echo.ip), ip6_of(echo.ip).into(), LINUX.into()] {
+            ask(&there, (to, 7).into());
+        }
+    });
+    assert_eq!(bench.stats()["ports"][1]["account"]["mode"], "skb");
+}
+
+#[test]
+fn connections_live_on_when_the_iokernel_is_killed_or_replaced_under_load() {
     let Some([here, there]) = joined() else { return };
     let _turn = turn();
     let socket = socket_name("shared-addresses");
     let core = cpu_numbers().last().expect("this process runs somewhere").to_string();
     let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/busy.toml");
-    let iokernel = || {
+    let iokernel = |more: &[&str]| {
         let mut command = Command::new(binary("tailwater-cli", "tailwater"));
         command.args(["iokernel", "--share-cores", "--managed-cores", &core, "--socket", &socket]);
-        command.args(["--config", settings, "--xdp", &format!("here0,{WORDS}")]);
+        command.args(["--config", settings, "--xdp", &format!("here0,{WORDS}")]).args(more);
         let mut program = here.inside(|| Program::start(&mut command));
         program.error_line_with(" ready ");
         program
     };
-    let mut running = iokernel();
+    let mut running = iokernel(&[]);
     let wait = [("TAILWATER_IOKERNEL_WAIT_MS", "0")];
     let service = here.inside(|| Role::start(&socket, "tcp-serve", "service", &wait));
     let listener = here.inside(|| TcpListener::bind((LINUX, 7)).expect("Linux's own address"));
@@ -366,18 +382,29 @@ fn connections_live_on_when_the_iokernel_is_killed_under_load() {
             }
             longest
         });
-        for _ in 0..KILLS {
+        let goes_on = |when: &str| {
             let before = count.load(Ordering::Relaxed);
-            until("the connection is used", || {
-                count.load(Ordering::Relaxed) > before + 20 || load.is_finished()
-            });
+            let what = format!("the connection is used {when}");
+            until(&what, || count.load(Ordering::Relaxed) > before + 20 || load.is_finished());
+        };
+        for _ in 0..KILLS {
+            goes_on("before a kill");
             running.kill();
             // Linux's own traffic goes on without an IOKernel.
             assert_eq!(exchange(&mut to_linux, b"still there"), b"still there");
-            running = iokernel();
+            running = iokernel(&[]);
         }
-        let before = count.load(Ordering::Relaxed);
-        until("the connection goes on", || count.load(Ordering::Relaxed) > before + 20 || load.is_finished());
+        goes_on("after the kills");
+        // One that takes over goes on with program and maps, where Linux lets it.
+        if maps_bound_sockets().inspect_err(|why| eprintln!("skipped: {why}")).is_ok() {
+            let successor = iokernel(&["--takeover"]);
+            wait_for_predecessor(&mut running, &successor);
+            running = successor;
+            goes_on("after a takeover");
+            assert!(running.errors().contains("goes on with the device"), "{}", running.errors());
+            let newcomer = here.inside(|| Role::start(&socket, "echo", "newcomer", &wait));
+            ask(&there, (newcomer.ip, 7).into());
+        }
         over.store(true, Ordering::Relaxed);
         let longest = load.join().expect("the connection lives on");
         println!("longest exchange over {KILLS} kills: {longest:?}");
