@@ -20,7 +20,9 @@ use tailwater_testkit::namespace::Namespace;
 use tailwater_testkit::{
     PATIENCE, Program, binary, cpu_numbers, eventually, has_two_cpus, socket_name, until,
 };
-use tailwater_tests::{Bench, Role, turn};
+use tailwater_tests::{Bench, Role, turn, wait_for_predecessor};
+
+use crate::takeover_xdp::maps_bound_sockets;
 
 /// Linux's address on the interface.
 const LINUX: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -30,6 +32,7 @@ const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
 const GATEWAY: &str = "10.77.0.254";
 /// An address of the other host in another network.
 const FAR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const FAR6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const WORDS: &str = "share=addresses,fill-checksums,gateway=10.77.0.254";
 /// How often the IOKernel is killed.
 const KILLS: u32 = 3;
@@ -46,12 +49,14 @@ fn joined() -> Option<[Namespace; 2]> {
     here.ip(&["addr", "add", "10.77.0.1/16", "dev", "here0"]);
     there.ip(&["addr", "add", "10.77.0.9/16", "dev", "there0"]);
     there.ip(&["addr", "add", "192.0.2.1/32", "dev", "lo"]);
+    there.ip(&["addr", "add", "2001:db8::1/128", "dev", "lo", "nodad"]);
     here.ip(&["route", "add", "default", "via", "10.77.0.9"]);
     for (namespace, ip, interface) in
         [(&here, "fd00:7477::1/64", "here0"), (&there, "fd00:7477::9/64", "there0")]
     {
         namespace.ip(&["addr", "add", ip, "dev", interface, "nodad"]);
     }
+    here.ip(&["-6", "route", "add", "default", "via", "fd00:7477::9"]);
     Some([here, there])
 }
 
@@ -170,7 +175,7 @@ fn answer_while(server: &UdpSocket, run: impl FnOnce()) {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let mut buffer = [0; 2048];
+            let mut buffer = [0; 4096];
             while !over.load(Ordering::Relaxed) {
                 if let Ok((len, from)) = server.recv_from(&mut buffer) {
                     // The interface may be changing; the client asks again.
@@ -197,15 +202,24 @@ fn the_way_to_other_networks_is_linuxs_and_followed_when_the_router_changes() {
             bench.stats()
         );
     };
+    // Over IPv6, with a datagram of several fragments.
+    let server6 = there.inside(|| UdpSocket::bind((FAR6, 7)).expect("the far address"));
+    answer_while(&server6, || {
+        let peer = format!("[{FAR6}]:7");
+        let mut call =
+            here.inside(|| bench.child_with("call", "six", "latency-critical", &[("PEER", &peer)]));
+        assert_eq!(call.line().as_deref(), Some("answered"), "{:#}", bench.stats());
+    });
     answer_while(&server, || {
         ask_far("before");
         let account = bench.stats()["ports"][1]["account"].clone();
         assert!(account["gateway_answers"].as_u64() > Some(0), "{account:#}");
-        // A router that has another address announces it.
-        there.run("sysctl", &["-qw", "net.ipv4.conf.there0.arp_notify=1"]);
         there.ip(&["link", "set", "there0", "down"]);
         there.ip(&["link", "set", "there0", "address", "02:00:00:00:00:77"]);
         there.ip(&["link", "set", "there0", "up"]);
+        // The router asks for Linux, which learns its new address by that.
+        let router = there.inside(|| UdpSocket::bind((HOST, 0)).expect("a free port"));
+        router.send_to(b"", (LINUX, 9)).expect("it has a route");
         ask_far("after");
     });
 }
@@ -320,21 +334,35 @@ fn programs_come_and_go_while_others_are_asked() {
 }
 
 #[test]
-fn connections_live_on_when_the_iokernel_is_killed_under_load() {
+fn datagrams_find_programs_on_linuxs_packets_too() {
+    let Some([here, there]) = joined() else { return };
+    let bench = iokernel(&here, &format!("{WORDS},mode=skb"));
+    let echo = here.inside(|| bench.child("echo", "echo", "latency-critical"));
+    let linux = here.inside(|| UdpSocket::bind((LINUX, 7)).expect("Linux's own address"));
+    answer_while(&linux, || {
+        for to in [IpAddr::V4(echo.ip), ip6_of(echo.ip).into(), LINUX.into()] {
+            ask(&there, (to, 7).into());
+        }
+    });
+    assert_eq!(bench.stats()["ports"][1]["account"]["mode"], "skb");
+}
+
+#[test]
+fn connections_live_on_when_the_iokernel_is_killed_or_replaced_under_load() {
     let Some([here, there]) = joined() else { return };
     let _turn = turn();
     let socket = socket_name("shared-addresses");
     let core = cpu_numbers().last().expect("this process runs somewhere").to_string();
     let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/busy.toml");
-    let iokernel = || {
+    let iokernel = |more: &[&str]| {
         let mut command = Command::new(binary("tailwater-cli", "tailwater"));
         command.args(["iokernel", "--share-cores", "--managed-cores", &core, "--socket", &socket]);
-        command.args(["--config", settings, "--xdp", &format!("here0,{WORDS}")]);
+        command.args(["--config", settings, "--xdp", &format!("here0,{WORDS}")]).args(more);
         let mut program = here.inside(|| Program::start(&mut command));
         program.error_line_with(" ready ");
         program
     };
-    let mut running = iokernel();
+    let mut running = iokernel(&[]);
     let wait = [("TAILWATER_IOKERNEL_WAIT_MS", "0")];
     let service = here.inside(|| Role::start(&socket, "tcp-serve", "service", &wait));
     let listener = here.inside(|| TcpListener::bind((LINUX, 7)).expect("Linux's own address"));
@@ -354,18 +382,29 @@ fn connections_live_on_when_the_iokernel_is_killed_under_load() {
             }
             longest
         });
-        for _ in 0..KILLS {
+        let goes_on = |when: &str| {
             let before = count.load(Ordering::Relaxed);
-            until("the connection is used", || {
-                count.load(Ordering::Relaxed) > before + 20 || load.is_finished()
-            });
+            let what = format!("the connection is used {when}");
+            until(&what, || count.load(Ordering::Relaxed) > before + 20 || load.is_finished());
+        };
+        for _ in 0..KILLS {
+            goes_on("before a kill");
             running.kill();
             // Linux's own traffic goes on without an IOKernel.
             assert_eq!(exchange(&mut to_linux, b"still there"), b"still there");
-            running = iokernel();
+            running = iokernel(&[]);
         }
-        let before = count.load(Ordering::Relaxed);
-        until("the connection goes on", || count.load(Ordering::Relaxed) > before + 20 || load.is_finished());
+        goes_on("after the kills");
+        // One that takes over goes on with program and maps, where Linux lets it.
+        if maps_bound_sockets().inspect_err(|why| eprintln!("skipped: {why}")).is_ok() {
+            let successor = iokernel(&["--takeover"]);
+            wait_for_predecessor(&mut running, &successor);
+            running = successor;
+            goes_on("after a takeover");
+            assert!(running.errors().contains("goes on with the device"), "{}", running.errors());
+            let newcomer = here.inside(|| Role::start(&socket, "echo", "newcomer", &wait));
+            ask(&there, (newcomer.ip, 7).into());
+        }
         over.store(true, Ordering::Relaxed);
         let longest = load.join().expect("the connection lives on");
         println!("longest exchange over {KILLS} kills: {longest:?}");

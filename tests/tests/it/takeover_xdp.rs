@@ -42,7 +42,7 @@ fn joined() -> Option<[Namespace; 2]> {
 }
 
 /// Returns whether Linux lets another process map the rings of a bound socket: since 6.4.
-fn maps_bound_sockets() -> Result<(), String> {
+pub(crate) fn maps_bound_sockets() -> Result<(), String> {
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|word| word.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));

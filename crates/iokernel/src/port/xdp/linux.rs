@@ -137,10 +137,7 @@ impl Linux {
             question.attributes = vec![RouteAttribute::Oif(interface)];
             let answer = match self.ask(RouteNetlinkMessage::GetRoute(question), NLM_F_DUMP) {
                 Ok(answer) => answer,
-                // A machine without IPv6, or a table without routes.
-                Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EOPNOTSUPP)) => {
-                    continue;
-                }
+                Err(error) if is_absent(&error) => continue,
                 Err(error) => return Err(error),
             };
             routes.extend(answer.into_iter().filter_map(|message| route(message, interface)));
@@ -157,7 +154,7 @@ impl Linux {
         let question = RouteNetlinkMessage::GetNeighbour(neighbour(interface, ip));
         let answer = match self.ask(question, 0) {
             Ok(answer) => answer,
-            Err(error) if error.raw_os_error() == Some(libc::ENOENT) => return Ok(None),
+            Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
         Ok(answer.into_iter().find_map(|message| {
@@ -236,6 +233,11 @@ impl Linux {
         }
         Ok(false)
     }
+}
+
+/// Returns whether there is nothing of the kind: an entry, a table, or the family.
+fn is_absent(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT))
 }
 
 /// Returns a message about a neighbour.

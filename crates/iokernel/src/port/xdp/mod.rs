@@ -411,7 +411,7 @@ impl XdpPort {
         let latest = Arc::new(Latest::default());
         let behind = maps.addresses.clone().map(|map| (map, gateway, Arc::clone(&latest)));
         let is_behind = behind.is_some();
-        let sharing = Sharing::new(&self.spec.interface, index, (settings, owned), behind)
+        let sharing = Sharing::new(&self.spec.interface, index, (settings, owned), context.mtu, behind)
             .map_err(|e| self.fail(format!("cannot read Linux's addresses and routes (netlink): {e}")))?;
         self.sharing.set(Some(sharing));
         let counts = Arc::clone(&self.account.behind);

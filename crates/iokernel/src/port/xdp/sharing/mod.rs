@@ -1,5 +1,5 @@
 //! Follows what changes while a port shares its interface with Linux: the interface's own
-//! addresses, the addresses of programs, routes and the stations of next hops.
+//! addresses and MTU, the addresses of programs, routes and the stations of next hops.
 //!
 //! Owns the maps that the redirect program reads, and the view that the translation uses
 //! ([`addresses`](super::addresses)). Runs on the control thread: at once when a program registers
@@ -72,6 +72,9 @@ pub(crate) struct Sharing {
     settings: Arc<Map<u32, Settings>>,
     /// What the settings say.
     owned: Owned,
+    /// Longest packet of a program, and of the interface.
+    mtu: u16,
+    carries: u32,
     programs: Option<Programs>,
     next: Option<Instant>,
     looked: Option<Instant>,
@@ -93,8 +96,9 @@ struct Programs {
     linux: Linux,
     latest: Arc<Latest>,
     view: View,
-    /// A failure was logged.
+    /// A failure was logged, and that the map is full.
     failed: bool,
+    full: bool,
     /// No program may have these: Linux's addresses and next hops.
     taken: HashSet<IpAddr>,
     taken_changed: bool,
@@ -110,14 +114,24 @@ impl Sharing {
         port: &str,
         index: u32,
         (settings, owned): (Arc<Map<u32, Settings>>, Owned),
+        mtu: u16,
         behind: Option<(Arc<Addresses>, Option<Gateway>, Arc<Latest>)>,
     ) -> io::Result<Self> {
         let programs =
             behind.map(|(map, gateway, latest)| Programs::new(map, gateway, latest)).transpose()?;
         let interface = Interface::new(port)?;
-        let (next, looked) = (None, None);
-        let mut this =
-            Self { port: port.to_owned(), interface, index, settings, owned, programs, next, looked };
+        let mut this = Self {
+            port: port.to_owned(),
+            carries: interface.mtu()?,
+            interface,
+            index,
+            settings,
+            owned,
+            mtu,
+            programs,
+            next: None,
+            looked: None,
+        };
         this.settings.set(0, this.owned.settings())?;
         let now = Instant::now();
         if let Some(programs) = &mut this.programs {
@@ -164,8 +178,19 @@ impl Sharing {
         }
     }
 
-    /// Follows the interface's own addresses.
+    /// Follows the interface's own addresses and its MTU.
     fn follow_own(&mut self) {
+        let (port, mtu) = (&self.port, self.mtu);
+        if let Ok(carries) = self.interface.mtu()
+            && core::mem::replace(&mut self.carries, carries) != carries
+            && carries < mtu.into()
+        {
+            tracing::warn!(
+                port,
+                carries,
+                "packets of programs have up to {mtu} bytes, and the interface drops longer ones than it carries; `ip link set {port} mtu {mtu}`"
+            );
+        }
         let Ok(mac) = self.interface.mac() else { return };
         let owned = Owned { mac, ip: self.interface.ip(), ..self.owned };
         if owned == self.owned || self.settings.set(0, owned.settings()).is_err() {
@@ -200,6 +225,7 @@ impl Programs {
             latest,
             view: View::default(),
             failed: false,
+            full: false,
             taken: HashSet::new(),
             taken_changed: false,
         })
@@ -229,12 +255,16 @@ impl Programs {
         for ip in new {
             match self.map.set(program::key(ip), 0) {
                 Ok(()) => _ = self.entered.insert(ip),
+                // It is tried again at each look.
                 Err(error) => {
-                    tracing::error!(port, %ip, %error, "frames for this address of a program go to Linux: the map of addresses takes no more");
+                    if !core::mem::replace(&mut self.full, true) {
+                        tracing::error!(port, %ip, %error, "frames for this and other addresses of programs go to Linux: the map takes no more");
+                    }
                     return;
                 }
             }
         }
+        self.full = false;
     }
 
     /// Reads what Linux has, and puts changes into effect.

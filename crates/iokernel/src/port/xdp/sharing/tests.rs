@@ -61,7 +61,7 @@ fn scene() -> Option<(Sharing, Arc<Addresses>, [Namespace; 2])> {
         let (index, mac) = (interface.index().unwrap(), interface.mac().unwrap());
         let owned = Owned { mac, ip: None, network: Ipv4Addr::UNSPECIFIED, prefix_len: 16 };
         let behind = Some((Arc::clone(&addresses), Some(GATEWAY), Arc::new(Latest::default())));
-        Sharing::new("here0", index, (settings, owned), behind).expect("Linux answers")
+        Sharing::new("here0", index, (settings, owned), 1500, behind).expect("Linux answers")
     });
     Some((sharing, addresses, namespaces))
 }
@@ -128,6 +128,8 @@ fn the_interfaces_own_address_is_followed() {
     };
     follow(&mut sharing, "the program has the other address", owned);
     follow(&mut sharing, "so has the translation", |f| programs(f).view.own.to_string() == mac);
+    here.ip(&["link", "set", "here0", "mtu", "1400"]);
+    follow(&mut sharing, "its MTU is known", |f| f.carries == 1400);
 }
 
 #[test]
