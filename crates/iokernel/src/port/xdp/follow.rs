@@ -145,7 +145,9 @@ impl Follower {
         let named = interface.index().ok();
         let mut devices = None;
         if let Some(used) = &mut self.used {
-            let fate = Fate::of(used.index, used.is_lost(), named);
+            // An IOKernel before this one may have taken the sockets' error.
+            let is_here = named.is_some() || interface.name_of(used.index).is_some();
+            let fate = Fate::of(used.index, used.is_lost() || !is_here, named);
             let was_renamed = core::mem::replace(&mut used.is_renamed, fate == Fate::Renamed);
             match fate {
                 Fate::Same => return None,
