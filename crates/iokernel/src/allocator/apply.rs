@@ -151,9 +151,10 @@ impl Allocator {
     /// Lends a free core: wakes the new owner.
     fn lend_free(&mut self, world: &mut World, at: usize, to: KthreadId, now: Cycles) {
         let core = self.cores[at].id;
-        world.trace.core(clock::now(), core, CoreStep::Decided, HandoffKind::Wake, (to, None));
+        let decided = clock::now();
         self.grant(world, to, core);
         self.wake(world, to, now);
+        world.trace.core(decided, core, CoreStep::Decided, HandoffKind::Wake, (to, None));
         self.cores[at].promise = Promise::None;
         self.cores[at].since = now;
         let kind = HandoffKind::Wake;
