@@ -168,6 +168,7 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
         );
         return Ok(());
     }
+    log::panics::read_events_of(iokernel.record().context("cannot copy a descriptor")?);
     if let Some(interval) = notifier.watchdog_interval {
         let notifier = Arc::clone(&notifier);
         iokernel.set_heartbeat(interval, move || notifier.alive());

@@ -10,7 +10,8 @@ use tailwater_iokernel::stats::BOUNDS_NS;
 /// What tells a program from all others.
 pub const PROGRAM: &[&str] = &["id", "name", "pid"];
 
-/// Returns the element of the earlier list that is the same thing, by these keys; null if it is new.
+/// Returns the element of the earlier list that is the same thing, by these keys; null if it is
+/// new.
 pub fn alike<'a>(earlier: &'a Value, element: &Value, keys: &[&str]) -> &'a Value {
     let is_same = |other: &&Value| keys.iter().all(|key| other[*key] == element[*key]);
     earlier.as_array().into_iter().flatten().find(is_same).unwrap_or(&Value::Null)
@@ -22,8 +23,8 @@ pub fn growth(from: &Value, to: &Value) -> f64 {
     if to >= from { to - from } else { to }
 }
 
-/// Returns the bound of the bucket in which a part of the values between two readings of a histogram
-/// lies, in nanoseconds: infinite above the last; `None` without values.
+/// Returns the bound of the bucket in which a part of the values between two readings of a
+/// histogram lies, in nanoseconds: infinite above the last; `None` without values.
 pub fn quantile_ns(from: &Value, to: &Value, part: f64) -> Option<f64> {
     let all = growth(&from["count"], &to["count"]);
     let buckets = to["buckets"].as_array().filter(|_| all >= 1.0)?;

@@ -1,21 +1,41 @@
 //! What a panic leaves: one line of JSON on standard error, where the log is and the service
-//! manager keeps it, with the message, the place, the thread, the version and the stack.
+//! manager keeps it, with the message, the place, the thread, the version, the stack, and the last
+//! events of cores that the IOKernel recorded.
 //!
 //! Owns the line, in place of the standard library's text of many lines. The line is written
 //! directly: the thread that passes on the log may be the one that panics. Stacks are names of
-//! functions, youngest first.
+//! functions, youngest first. Events are read as a tracer reads them, so the polling thread may be
+//! anywhere.
 
 use std::backtrace::Backtrace;
+use std::collections::VecDeque;
 use std::io::{Write, stderr};
 use std::panic::PanicHookInfo;
+use std::sync::OnceLock;
 
-use serde_json::json;
+use rustix::fd::OwnedFd;
+use serde_json::{Value, json};
+use tailwater_shm::trace::{Event, Played, Recording};
+use tailwater_shm::{Clock, clock};
 use tailwater_testbed::machine;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 /// Most functions of a stack.
 const DEPTH: usize = 64;
+/// Most events of cores.
+const EVENTS: usize = 32;
+/// Most events that are read: as many as the largest record holds.
+const READ: usize = 1 << 21;
+
+/// The record of the IOKernel's events.
+static RECORD: OnceLock<OwnedFd> = OnceLock::new();
+
+/// Has the line of a panic name the last events in this record.
+pub fn read_events_of(record: OwnedFd) {
+    // A process has one IOKernel.
+    let _ = RECORD.set(record);
+}
 
 /// Has all panics of this process leave such a line.
 pub fn report() {
@@ -39,7 +59,31 @@ fn line(panic: &PanicHookInfo<'_>, backtrace: &str) -> serde_json::Value {
         "thread": std::thread::current().name(),
         "version": machine::version(),
         "stack": functions(backtrace),
+        "cores": RECORD.get().map(events),
     })
+}
+
+/// Returns the last events of cores in a record, the latest last.
+fn events(record: &OwnedFd) -> Vec<Value> {
+    let Ok(mut recording) = Recording::attach(record) else { return Vec::new() };
+    let (clock, now) = (Clock::from_hz(recording.hz()), clock::now());
+    let mut last = VecDeque::with_capacity(EVENTS);
+    for _ in 0..READ {
+        match recording.next_event() {
+            Played::Event(at, Event::Core { core, step, handoff, who, .. }) => {
+                if last.len() == EVENTS {
+                    last.pop_front();
+                }
+                let us_before = clock.to_ns(now.saturating_sub(at)) / 1_000;
+                let word = |value: &dyn std::fmt::Debug| format!("{value:?}").to_lowercase();
+                last.push_back(json!({ "us_before": us_before, "core": core, "step": word(&step),
+                    "handoff": word(&handoff), "program": who.runtime, "kthread": who.kthread }));
+            }
+            Played::Event(..) | Played::Lost(_) => {}
+            Played::Nothing | Played::Impossible => break,
+        }
+    }
+    last.into()
 }
 
 /// Returns the functions of a backtrace as the standard library prints it, from the one that
@@ -59,14 +103,27 @@ fn functions(backtrace: &str) -> Vec<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::Value;
+    use tailwater_shm::trace::{CoreStep, Handoff, Recorder, Who};
     use tailwater_testkit::{is_rerun, rerun, text};
+
+    /// Returns a record of so many events, one for each core.
+    fn record(cores: u16) -> (Recorder, OwnedFd) {
+        let (mut recorder, file) = Recorder::create(1 << 10, 1_000_000_000).unwrap();
+        let who = Who { runtime: 3, kthread: 1 };
+        for core in 0..cores {
+            let (step, handoff) = (CoreStep::Ceded, Handoff::Polling);
+            recorder.record(clock::now(), &Event::Core { core, step, handoff, who, from: None });
+        }
+        (recorder, file)
+    }
 
     #[test]
     fn a_panic_of_any_thread_leaves_one_line_with_its_message_place_and_stack() {
         const TEST: &str = "a_panic_of_any_thread_leaves_one_line_with_its_message_place_and_stack";
         if is_rerun(TEST) {
             report();
+            let (_recorder, file) = record(7);
+            read_events_of(file);
             let thread = std::thread::Builder::new().name("ring".to_owned());
             let panicked = thread.spawn(|| panic!("first\nsecond {}", 3)).unwrap().join();
             assert!(panicked.is_err());
@@ -81,6 +138,21 @@ mod tests {
         assert!(line["place"].as_str().unwrap().contains("panics.rs"), "{line}");
         assert!(line["version"].as_str().unwrap().starts_with(env!("CARGO_PKG_VERSION")), "{line}");
         assert!(line["stack"][0].as_str().unwrap().contains("panics::tests"), "{line}");
+        let event = &line["cores"][6];
+        assert_eq!(
+            (&event["core"], &event["step"], &event["program"]),
+            (&6.into(), &"ceded".into(), &3.into())
+        );
+        assert!(event["us_before"].is_u64() && line["cores"][7].is_null(), "{line}");
+    }
+
+    #[test]
+    fn a_panic_names_the_last_events_only() {
+        let (_recorder, file) = record(100);
+        let events = events(&file);
+        assert_eq!((events.len(), &events[EVENTS - 1]["core"]), (EVENTS, &99.into()));
+        let other = std::fs::File::open("/dev/null").unwrap();
+        assert!(super::events(&other.into()).is_empty());
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What Linux does on the lent cores while a trace goes on: which threads run there, and interrupts.
+//! What Linux does on the lent cores while a trace goes on: which threads run there, and
+//! interrupts.
 //!
 //! Owns the slices of time made from `bpf::core_events`, and their times on the clock of the trace.
 //! Where eBPF is not allowed there are none, and the reason is passed on. The kernel keeps no such
@@ -91,6 +92,8 @@ impl Slices {
         let (from_ns, used) = match kind {
             Kind::Left { pid, tid, command } => {
                 let since = state.since.replace(at_ns);
+                // No interrupt contains a switch: the end of one that is open was lost.
+                state.inside.clear();
                 // An idle core is used by nothing.
                 let Some(since) = since.filter(|_| tid != 0) else { return };
                 (since, Use::Thread { command, pid, tid })

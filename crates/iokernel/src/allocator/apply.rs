@@ -81,9 +81,10 @@ impl Allocator {
         now: Cycles,
     ) {
         let core = self.cores[at].id;
-        world.trace.core(clock::now(), core, CoreStep::Decided, HandoffKind::Wake, (to, None));
+        let decided = clock::now();
         self.grant(world, to, core);
         self.wake(world, to, now);
+        world.trace.core(decided, core, CoreStep::Decided, HandoffKind::Wake, (to, None));
         self.cores[at].since = now;
         let kind = HandoffKind::Wake;
         let phase = Phase::Starting { kthread: to, kind, decided: now, woken: now, promised: false, late };

@@ -218,7 +218,7 @@ impl Allocator {
         decided: Cycles,
         now: Cycles,
     ) {
-        world.trace.core(now, self.cores[at].id, CoreStep::Ceded, kind, (from, None));
+        let core = self.cores[at].id;
         world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
         self.enter_cede(world, at, from, kind, decided, now);
         self.account_core_time(world, at, from, now);
@@ -226,6 +226,8 @@ impl Allocator {
         self.leave(world, from);
         let became = self.ledger.handle_parked(from, self.nanos(now));
         self.follow(world, at, became, kind, decided, now);
+        // The next owner has been woken.
+        world.trace.core(now, core, CoreStep::Ceded, kind, (from, None));
         self.look_beside(world, from, now);
         self.note_timer(world, from.runtime, now);
         if matches!(became, Ok(Parked::Freed(_))) {

@@ -77,6 +77,11 @@ pub(crate) struct Devices {
 }
 
 impl Control {
+    /// Returns the file in which the polling thread records events.
+    pub(crate) fn record(&self) -> &OwnedFd {
+        &self.parts.record
+    }
+
     /// Returns the devices of the ports.
     pub(crate) fn devices(&self) -> &[Devices] {
         &self.parts.devices

@@ -171,6 +171,14 @@ impl IoKernel {
         self.control.devices().iter().map(|of| (of.port.as_str(), &of.files[..]))
     }
 
+    /// Returns the file in which events are recorded ([`tailwater_shm::trace::Recording`]).
+    ///
+    /// # Errors
+    /// If no descriptor is left.
+    pub fn record(&self) -> std::io::Result<OwnedFd> {
+        self.control.record().try_clone()
+    }
+
     /// Takes over if there is a flag that ends a takeover, and something to call before it.
     fn make(
         config: Config,

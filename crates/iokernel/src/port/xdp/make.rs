@@ -9,9 +9,9 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::sharing::{Addresses, address_map};
 use super::linux::Linux;
 use super::program::{self, KERNEL, Maps, Owned, Settings};
+use super::sharing::{Addresses, address_map};
 use super::{MAX_MTU, MAX_QUEUES, Share, XdpMode, XdpPort, ZeroCopy};
 use crate::frame::MacAddr;
 use crate::port::PortError;
