@@ -34,8 +34,6 @@ const PROBE: &str = r#"table inet probe {
         ip6 saddr 2001:db8::/64 masquerade
     }
 }
-list table inet probe
-delete table inet probe
 "#;
 
 /// This machine, an IOKernel on it, and another machine.
@@ -57,11 +55,13 @@ fn lacks(here: &Namespace, nft: &Path) -> Option<String> {
         if !Path::new("/proc/net/if_inet6").exists() || is_off("all") || is_off("default") {
             return Some("Linux has no IPv6, or it is switched off".to_owned());
         }
-        let probed = run_program(Command::new(nft).args(["--file", "-"]), PROBE.as_bytes());
-        if !probed.status.success() {
-            return Some(format!("nft cannot make a table: {}", text(&probed.stderr)));
+        let made = run_program(Command::new(nft).args(["--file", "-"]), PROBE.as_bytes());
+        if !made.status.success() {
+            return Some(format!("nft cannot make a table: {} {}", made.status, text(&made.stderr)));
         }
-        let is_kept = text(&probed.stdout).contains("is kept");
+        let shown = run_program(Command::new(nft).args(["list", "table", "inet", "probe"]), b"");
+        run_program(Command::new(nft).args(["delete", "table", "inet", "probe"]), b"");
+        let is_kept = text(&shown.stdout).contains("is kept");
         (!is_kept).then(|| "Linux keeps no comments of tables (it does from 5.10 on)".to_owned())
     })
 }
