@@ -182,18 +182,19 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     warn_of_grants(iokernel.config());
     stored::store(&iokernel, &notifier);
     notifier.ready();
-    let (manager, has_successor) = (Arc::clone(&notifier), Arc::new(AtomicBool::new(false)));
-    let succeeded = Arc::clone(&has_successor);
-    iokernel.set_farewell(move |end| match end {
-        End::Stopped => manager.stopping(),
-        End::Succeeded => {
-            succeeded.store(true, Ordering::Relaxed);
-            manager.succeeded();
+    let (manager, end_publishing) = (Arc::clone(&notifier), publisher.as_ref().map(nat::Publisher::orders));
+    iokernel.set_farewell(move |end| {
+        if let Some(end_publishing) = end_publishing {
+            end_publishing(end);
+        }
+        match end {
+            End::Stopped => manager.stopping(),
+            End::Succeeded => manager.succeeded(),
         }
     });
     let ran = iokernel.run(&stop).inspect_err(|_| notifier.stopping());
     if let Some(publisher) = publisher {
-        publisher.end(has_successor.load(Ordering::Relaxed));
+        publisher.end();
     }
     ran?;
     tracing::info!("stopped");

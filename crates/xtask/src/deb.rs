@@ -117,7 +117,7 @@ fn control(kibibytes: u64, c_library: &str) -> String {
          Maintainer: The Tailwater developers <tailwater@localhost.localdomain>\n\
          Installed-Size: {kibibytes}\n\
          Depends: libc6 (>= {c_library}), libgcc-s1, init-system-helpers (>= 1.52)\n\
-         Recommends: systemd\n\
+         Recommends: nftables, systemd\n\
          Section: net\n\
          Priority: optional\n\
          Description: share cores between services and batch jobs\n \

@@ -7,6 +7,8 @@
 //! about what did not happen. No assertion is about a duration. Depends on no other crate of the
 //! workspace, so that each of them can depend on it.
 
+use std::path::PathBuf;
+
 mod busy;
 pub mod futex;
 pub mod machine;
@@ -60,16 +62,21 @@ pub fn has_cpus(needed: usize) -> bool {
     enough
 }
 
-/// Returns whether `program` is installed; if not, prints that the test is skipped, and the Debian
-/// package that has the program.
+/// Returns whether `program` is installed, as [`installed`] does.
+pub fn is_installed(program: &str, package: &str) -> bool {
+    installed(program, package).is_some()
+}
+
+/// Returns the path of `program`; if it is not installed, prints that the test is skipped, and the
+/// Debian package that has the program.
 ///
 /// Also searches `/usr/sbin`, where servers are and which `PATH` often omits.
-pub fn is_installed(program: &str, package: &str) -> bool {
+pub fn installed(program: &str, package: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let installed =
-        std::env::split_paths(&path).chain(["/usr/sbin".into()]).any(|folder| folder.join(program).is_file());
-    if !installed {
+    let folders = std::env::split_paths(&path).chain(["/usr/sbin".into()]);
+    let found = folders.map(|folder| folder.join(program)).find(|file| file.is_file());
+    if found.is_none() {
         eprintln!("skipped: no `{program}` (Debian: {package})");
     }
-    installed
+    found
 }

@@ -9,9 +9,13 @@
 //! |---|---|
 //! | start, also after a crash | replaced as a whole, in one transaction |
 //! | a named program registers, or ends | the same, within [`LOOK`] |
-//! | end | removed |
+//! | end | removed, unless another process has made it by now |
 //! | takeover | left to the successor, which replaces it, or removes it if it publishes nothing |
 //! | crash | stays, so that what was published is again as soon as an IOKernel runs; else [`repair`] |
+//!
+//! The thread is ordered to end before registrations end, and a look at the programs that is later
+//! than the order has no effect: an IOKernel that is succeeded does not withdraw names whose
+//! programs go over to its successor.
 //!
 //! After a crash the table stays as it is until all programs that are named have attached again, or
 //! [`GRACE`] is over: their addresses are the same.
@@ -20,6 +24,7 @@ mod nft;
 mod script;
 
 use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -27,8 +32,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, ensure};
 use tailwater_iokernel::port::publish::{Published, Target};
 use tailwater_iokernel::port::tap::TapSpec;
-use tailwater_iokernel::stats::StatsHandle;
-use tailwater_iokernel::{Config, Finding, Verdict};
+use tailwater_iokernel::stats::{RuntimeStats, StatsHandle};
+use tailwater_iokernel::{Config, End, Finding, Verdict};
 
 use script::{Network, Rule, table_of};
 
@@ -90,7 +95,8 @@ impl Plan {
             tracing::warn!("{caution}");
         }
         let mut keeper = Keeper::new(self, stats);
-        keeper.look_or_log();
+        let programs = keeper.stats.runtimes();
+        keeper.look_or_log(&programs);
         let (orders, given) = channel();
         let thread = std::thread::Builder::new()
             .name("tailwater-nat".to_owned())
@@ -131,22 +137,32 @@ impl Plan {
     }
 
     fn script(&self, rules: &[Rule]) -> String {
-        script::write(&self.network, rules, &nft::this_process())
+        script::write(&self.network, rules, &nft::Maker::this_process().to_string())
     }
 }
 
 /// The table while an IOKernel runs.
 #[derive(Debug)]
 pub struct Publisher {
-    orders: Sender<bool>,
+    orders: Sender<End>,
     thread: JoinHandle<()>,
 }
 
 impl Publisher {
-    /// Ends the thread, and removes the table unless a successor has taken it over.
-    pub fn end(self, has_successor: bool) {
-        // Both fail only if the thread has panicked, which it has reported itself.
-        let _ = self.orders.send(!has_successor);
+    /// Returns what orders the thread to end, without waiting: to be called before registrations
+    /// end. The table is removed unless a successor takes it over.
+    pub fn orders(&self) -> impl FnOnce(End) + Send + use<> {
+        let orders = self.orders.clone();
+        move |end| {
+            // Fails only if the thread has panicked, which it has reported itself.
+            let _ = orders.send(end);
+        }
+    }
+
+    /// Waits until the thread has ended; without an order before, the table is removed.
+    pub fn end(self) {
+        self.orders()(End::Stopped);
+        // Fails only if the thread has panicked, as above.
         let _ = self.thread.join();
     }
 }
@@ -170,24 +186,31 @@ impl Keeper {
         Self { plan, stats, began, keeps_before, applied: None, next_try: began }
     }
 
-    /// Keeps the table until the order whether to remove it.
-    fn run(mut self, orders: &Receiver<bool>) {
-        let removes = loop {
-            match orders.recv_timeout(LOOK) {
-                Ok(removes) => break removes,
-                Err(RecvTimeoutError::Disconnected) => break false,
-                Err(RecvTimeoutError::Timeout) => {}
+    /// Keeps the table until the order to end.
+    fn run(mut self, orders: &Receiver<End>) {
+        let mut programs = None;
+        let end = loop {
+            // Registrations end after the order: programs that are looked up before it are there.
+            let wait = if programs.is_some() { Duration::ZERO } else { LOOK };
+            match orders.recv_timeout(wait) {
+                Ok(end) => break Some(end),
+                Err(RecvTimeoutError::Disconnected) => break None,
+                Err(RecvTimeoutError::Timeout) => match programs.take() {
+                    None => programs = Some(self.stats.runtimes()),
+                    Some(programs) => self.look_or_log(&programs),
+                },
             }
-            self.look_or_log();
         };
-        if removes && let Err(error) = nft::delete(&self.plan.table()) {
+        if end == Some(End::Stopped)
+            && let Err(error) = nft::delete_own(&self.plan.table())
+        {
             let error = format!("{error:#}");
             tracing::error!(error, "the published ports stay; `tailwater doctor --repair` removes them");
         }
     }
 
-    fn look_or_log(&mut self) {
-        if let Err(error) = self.look() {
+    fn look_or_log(&mut self, programs: &[Arc<RuntimeStats>]) {
+        if let Err(error) = self.look(programs) {
             let error = format!("{error:#}");
             tracing::error!(error, "the published ports stay as they were; next try in {RETRY:?}");
             self.next_try = Instant::now() + RETRY;
@@ -195,8 +218,7 @@ impl Keeper {
     }
 
     /// Writes the table anew if other programs are behind the ports than before.
-    fn look(&mut self) -> anyhow::Result<()> {
-        let programs = self.stats.runtimes();
+    fn look(&mut self, programs: &[Arc<RuntimeStats>]) -> anyhow::Result<()> {
         let find =
             |name: &str| programs.iter().find(|program| program.name == name).map(|program| program.ip);
         let missing = self.plan.missing(find);
@@ -258,11 +280,19 @@ pub fn withdraw(config: &Config) {
     }
 }
 
-/// Removes the tables of IOKernels that were killed, and says how many.
+/// Removes the tables of IOKernels that were killed, and says which. As a unit's `ExecStopPost`
+/// after a crash, which systemd tells by a `SERVICE_RESULT` other than `success`, removes none:
+/// systemd starts the IOKernel again, and what was published stays until then.
 ///
 /// # Errors
 /// Why one stays.
 pub fn repair() -> Result<String, String> {
+    let ended = std::env::var("SERVICE_RESULT").unwrap_or_default();
+    if !matches!(&*ended, "" | "success") {
+        return Ok(format!(
+            "published ports: any that there are stay for the next start of the service (SERVICE_RESULT={ended})"
+        ));
+    }
     nft::repair().map_err(|error| format!("published ports: {error:#}"))
 }
 

@@ -1,10 +1,14 @@
 //! nft(8): applying a table, and finding those of IOKernels that were killed.
 //!
-//! Owns the calls. A table says in its comment which process has made it, by number and start
-//! time, so that one of a process that is gone is told from one in use.
+//! Owns the calls. A table says in its comment which process has made it, by number, start time
+//! and PID namespace, so that one of a process that is gone is told from one in use. Two processes
+//! of different PID namespaces may share a network, and neither sees the other: a table of another
+//! PID namespace is never removed here, nor is one whose comment cannot be read.
 
+use std::fmt::{self, Write as _};
 use std::fs;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Write as _};
+use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, bail, ensure};
@@ -25,6 +29,16 @@ pub fn apply(script: &str) -> anyhow::Result<()> {
     run(&["--file", "-"], script).map(drop)
 }
 
+/// Removes this process's table, if it is there: meanwhile another process may have made its own
+/// for a device of the same name. Linux before 5.10 keeps no comment: then the table is removed,
+/// since no process is known to have made it.
+pub fn delete_own(table: &str) -> anyhow::Result<()> {
+    if !holds(table)? || maker(table)?.is_some_and(|maker| maker != Maker::this_process()) {
+        return Ok(());
+    }
+    delete(table)
+}
+
 /// Removes a table, if it is there.
 pub fn delete(table: &str) -> anyhow::Result<()> {
     apply(&format!("table inet {table}\ndelete table inet {table}\n"))
@@ -42,44 +56,86 @@ fn tables() -> anyhow::Result<Vec<String>> {
     Ok(names.filter(|name| name.starts_with(PREFIX)).map(str::to_owned).collect())
 }
 
-/// Removes the tables whose process is gone; returns in words how many.
+/// Removes the tables whose process is gone; returns in words which, and which it leaves.
 ///
 /// # Errors
-/// If nft refuses; not without nft.
+/// If nft refuses to remove one.
 pub fn repair() -> anyhow::Result<String> {
     let what = "published ports";
     let tables = match tables() {
         Ok(tables) => tables,
-        // Without the program, or the right to use it, there is no table that this user has left.
-        Err(error) if error.is::<Unusable>() => return Ok(format!("{what}: nothing to remove ({error})")),
-        Err(error) => return Err(error),
+        // Without the program, the right to use it, or nf_tables in Linux, nothing is published.
+        Err(error) => return Ok(format!("{what}: nothing to remove ({error:#})")),
     };
-    let mut removed = Vec::new();
+    let (mut removed, mut left) = (Vec::new(), Vec::new());
     for table in tables {
-        let text = run(&["list", "table", "inet", &table], "")?;
-        let lives = text.lines().find_map(owner).is_some_and(|(number, begun)| started(&number).1 == begun);
-        if !lives {
-            delete(&table)?;
-            removed.push(table);
+        match maker(&table)? {
+            Some(maker) if maker.namespace == namespace() => {
+                if !maker.lives() {
+                    delete(&table)?;
+                    removed.push(table);
+                }
+            }
+            _ => left.push(table),
         }
     }
-    Ok(match removed.is_empty() {
+    let mut said = match removed.is_empty() {
         true => format!("{what}: nothing to remove"),
         false => format!("{what}: removed {}", removed.join(", ")),
-    })
+    };
+    for table in left {
+        // Writing to a string does not fail.
+        let _ = write!(
+            said,
+            "; left {table}, whose IOKernel may run in another PID namespace: if it does not, `nft delete table inet \
+             {table}`"
+        );
+    }
+    Ok(said)
 }
 
-/// Returns what a table's comment says of this process.
-pub fn this_process() -> String {
-    let (number, started) = started("self");
-    format!("process {number}, started {started}")
+/// The process that has made a table.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Maker {
+    number: String,
+    started: String,
+    namespace: String,
 }
 
-/// Reads number and start time in the comment of a table.
-fn owner(line: &str) -> Option<(String, String)> {
-    let comment = line.trim().strip_prefix("comment \"process ")?.strip_suffix('"')?;
-    let (number, started) = comment.split_once(", started ")?;
-    Some((number.to_owned(), started.to_owned()))
+impl Maker {
+    pub fn this_process() -> Self {
+        let (number, started) = started("self");
+        Self { number, started, namespace: namespace() }
+    }
+
+    /// Reads a line of a table's listing, if it is the table's comment.
+    fn read(line: &str) -> Option<Self> {
+        let comment = line.trim().strip_prefix("comment \"process ")?.strip_suffix('"')?;
+        let (number, rest) = comment.split_once(", started ")?;
+        let (started, namespace) = rest.split_once(", namespace ")?;
+        Some(Self { number: number.to_owned(), started: started.to_owned(), namespace: namespace.to_owned() })
+    }
+
+    /// Returns whether it is there, if it is of this PID namespace.
+    fn lives(&self) -> bool {
+        started(&self.number).1 == self.started
+    }
+}
+
+impl fmt::Display for Maker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "process {}, started {}, namespace {}", self.number, self.started, self.namespace)
+    }
+}
+
+/// Returns the process that has made a table; `None` if its comment does not say.
+fn maker(table: &str) -> anyhow::Result<Option<Maker>> {
+    Ok(run(&["list", "table", "inet", table], "")?.lines().find_map(Maker::read))
+}
+
+/// Returns the number of this process's PID namespace, which no other one has as long as it lasts.
+fn namespace() -> String {
+    fs::metadata("/proc/self/ns/pid").map_or_else(|_| "unknown".to_owned(), |file| file.ino().to_string())
 }
 
 /// Returns number and start time of a process; both are empty if there is none (proc_pid_stat(5)).
@@ -140,11 +196,14 @@ mod tests {
 
     #[test]
     fn a_table_is_of_the_process_that_its_comment_says() {
-        let line = format!("\tcomment \"{}\"", this_process());
-        let (number, begun) = owner(&line).unwrap();
-        assert_eq!(started(&number), (number.clone(), begun));
-        assert_eq!(number, std::process::id().to_string());
+        let line = format!("\tcomment \"{}\"", Maker::this_process());
+        let maker = Maker::read(&line).unwrap();
+        assert_eq!(maker, Maker::this_process());
+        assert_eq!(maker.number, std::process::id().to_string());
+        assert!(maker.lives());
+        assert!(!Maker { started: "1".to_owned(), ..maker }.lives());
         assert_eq!(started("no-such-process"), (String::new(), String::new()));
-        assert_eq!(owner("\tchain local {"), None);
+        assert_eq!(Maker::read("\tchain local {"), None);
+        assert_eq!(Maker::read("\tcomment \"process 7, started 9\""), None);
     }
 }
