@@ -8,8 +8,8 @@
 //!
 //! The policy has seen in the observation what could prevent its decision. Two things cannot be
 //! there: Linux may not bind the thread to the core ([`super::unbound`]), and a victim that may
-//! lose its core only while it idles may find work first. Either is found out before the victim, the
-//! ledger or a grant has changed; the new thread may have been bound and ranked for the core by
+//! lose its core only while it idles may find work first. Either is found out before the victim,
+//! the ledger or a grant has changed; the new thread may have been bound and ranked for the core by
 //! then. A victim that does not hold the core, or that keeps it for now
 //! ([`Hold`](tailwater_sched::alloc::Hold)), loses nothing.
 
