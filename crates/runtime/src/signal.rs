@@ -86,8 +86,9 @@ impl Signals {
         if signals.iter().any(|signal| FORBIDDEN.contains(signal)) {
             return refused("SIGKILL, SIGSTOP, SIGSEGV, SIGILL and SIGFPE cannot be waited for");
         }
-        let watch = signals.contains(&SIGTERM).then(Watch::begin).transpose()?;
-        Arrivals::new(signals).map(|received| Self { received, watch })
+        let watch = signals.contains(&SIGTERM).then(Watch::register).transpose()?;
+        let received = Arrivals::new(signals)?;
+        Ok(Self { received, watch: watch.map(|(watch, arrivals)| watch.begin(arrivals)) })
     }
 
     /// Waits for the next signal; returns its number. The caller waits without a core; one thread
@@ -140,13 +141,22 @@ struct Watch {
 }
 
 impl Watch {
-    fn begin() -> io::Result<Self> {
+    fn register() -> io::Result<(Self, Arrivals)> {
         let unread = Arc::new(AtomicBool::new(false));
         let setter = signal_hook::flag::register(SIGTERM, Arc::clone(&unread))?;
-        let mut arrivals = Arrivals::new([SIGTERM]).inspect_err(|_| {
+        let arrivals = Arrivals::new([SIGTERM]).inspect_err(|_| {
             signal_hook::low_level::unregister(setter);
         })?;
-        let watch = Self { unread: Arc::clone(&unread), setter, arrivals: arrivals.handle() };
+        Ok((Self { unread, setter, arrivals: arrivals.handle() }, arrivals))
+    }
+
+    /// Starts the thread. By now the handlers that wait for the signal are registered.
+    fn begin(self, mut arrivals: Arrivals) -> Self {
+        if self.unread.load(Relaxed) {
+            // It may have arrived before those were: it is not lost. Twice counts once.
+            let _ = signal_hook::low_level::raise(SIGTERM);
+        }
+        let unread = Arc::clone(&self.unread);
         let run = move || {
             for _ in arrivals.forever() {
                 end_unless_read(&unread);
@@ -156,7 +166,7 @@ impl Watch {
         // process stays until it is lent a core, or killed.
         let _ =
             crate::blocking(|| std::thread::Builder::new().name("tailwater/signal".to_owned()).spawn(run));
-        Ok(watch)
+        self
     }
 }
 
