@@ -1,8 +1,10 @@
 //! What `libtailwater`, `libtailwater_posix` and the tests use besides the public interface: spin
-//! locks, and wait lists for synchronisation types of their own. Not part of the interface; changes
-//! with any commit.
+//! locks, wait lists for synchronisation types of their own, and a bound on time that tests
+//! shorten. Not part of the interface; changes with any commit.
 
 pub use crate::ground::spin::{SpinGuard, SpinLock};
+#[cfg(feature = "signal")]
+pub use crate::signal::set_looks_before_end;
 pub use crate::verbs::wait::{WaitList, WaitOutcome, wake_all};
 
 use crate::records::runtime::deadline_after;

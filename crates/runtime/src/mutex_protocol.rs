@@ -22,7 +22,7 @@
 
 use crate::config::sources;
 use core::ffi::c_int;
-use libc::{PTHREAD_PRIO_INHERIT, PTHREAD_PRIO_PROTECT, pthread_mutexattr_t};
+use libc::{PTHREAD_PRIO_INHERIT, PTHREAD_PRIO_NONE, PTHREAD_PRIO_PROTECT, pthread_mutexattr_t};
 use std::sync::OnceLock;
 
 /// Makes the linker include this module. Otherwise it may find glibc's function first.
@@ -60,7 +60,12 @@ pub unsafe extern "C" fn pthread_mutexattr_setprotocol(
         unsafe { libc::dlsym(libc::RTLD_NEXT, c"pthread_mutexattr_setprotocol".as_ptr()) as usize }
     });
     if libc == 0 {
-        return libc::ENOTSUP;
+        // There is no function that could change the attribute from `PTHREAD_PRIO_NONE`.
+        return match protocol {
+            PTHREAD_PRIO_NONE => 0,
+            PTHREAD_PRIO_INHERIT | PTHREAD_PRIO_PROTECT => libc::ENOTSUP,
+            _ => libc::EINVAL,
+        };
     }
     // SAFETY: glibc's function has this type; the arguments are passed through.
     unsafe { core::mem::transmute::<usize, Set>(libc)(attributes, protocol) }

@@ -2,8 +2,9 @@
 //! configuration again.
 //!
 //! Owns [`Signals`], which waits on an ordinary thread of the [blocking](fn@crate::blocking) pool
-//! for what the handlers of the crate `signal-hook` note. Never changes a signal that the program
-//! does not name, and the runtime's own are refused.
+//! for what the handlers of the crate `signal-hook` note, and the thread that ends a process which
+//! is lent no core to read its SIGTERM. Never changes a signal that the program does not name, and
+//! the runtime's own are refused.
 //!
 //! # Examples
 //! A service that is stopped in good order: it accepts no more, its clients get their answers, and
@@ -33,13 +34,18 @@
 use std::ffi::c_int;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
+use signal_hook::SigId;
 use signal_hook::consts::FORBIDDEN;
+use signal_hook::iterator::{Handle, Signals as Arrivals};
 use tailwater_shm::grant::PREEMPT_SIGNAL;
 
 use crate::ground::stderr::print;
+use crate::records::kthread::NO_CORE;
+use crate::records::runtime;
+use crate::verbs::look::any_work_visible;
 
 pub use signal_hook::consts::{
     SIGCHLD, SIGHUP, SIGINT, SIGPIPE, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH,
@@ -50,9 +56,14 @@ pub use signal_hook::consts::{
 ///
 /// Signals of one number that arrive before they are read count once, as pending signals of Linux
 /// do. Every `Signals` that names a number gets each signal of it.
+///
+/// A program that is lent no core cannot read a signal. So SIGTERM, if it is named here, ends the
+/// process after a line on standard error once it has not been read for 30 s during which threads
+/// waited for a core and no kthread had one. Time during which a kthread computes does not count.
 #[derive(Debug)]
 pub struct Signals {
-    received: signal_hook::iterator::Signals,
+    received: Arrivals,
+    watch: Option<Watch>,
 }
 
 impl Signals {
@@ -75,63 +86,126 @@ impl Signals {
         if signals.iter().any(|signal| FORBIDDEN.contains(signal)) {
             return refused("SIGKILL, SIGSTOP, SIGSEGV, SIGILL and SIGFPE cannot be waited for");
         }
-        signal_hook::iterator::Signals::new(signals).map(|received| Self { received })
+        let watch = signals.contains(&SIGTERM).then(Watch::register).transpose()?;
+        let received = Arrivals::new(signals)?;
+        Ok(Self { received, watch: watch.map(|(watch, arrivals)| watch.begin(arrivals)) })
     }
 
     /// Waits for the next signal; returns its number. The caller waits without a core; one thread
     /// of the [blocking](fn@crate::blocking) pool waits with it.
-    ///
-    /// If this does not return within 30 s of SIGTERM, SIGINT or SIGQUIT, because the program is
-    /// lent no core, the process ends by the signal after a line on standard error.
     pub fn wait(&mut self) -> c_int {
         let received = &mut self.received;
-        let runs = Arc::new(AtomicBool::new(false));
-        let signal = crate::blocking(|| {
-            let signal = received.forever().next().expect("the signals are never closed");
-            if ENDING.contains(&signal) {
-                end_unless(Arc::clone(&runs), signal);
-            }
-            signal
-        });
-        runs.store(true, Ordering::Relaxed);
+        let signal = crate::blocking(|| received.forever().next().expect("the signals are never closed"));
+        self.note_read(signal);
         signal
     }
 
     /// Returns the next signal that has arrived, `None` if there is none.
     pub fn try_wait(&mut self) -> Option<c_int> {
-        self.received.pending().next()
+        let signal = self.received.pending().next()?;
+        self.note_read(signal);
+        Some(signal)
+    }
+
+    fn note_read(&self, signal: c_int) {
+        if signal == SIGTERM
+            && let Some(watch) = &self.watch
+        {
+            watch.unread.store(false, Relaxed);
+        }
     }
 }
 
-/// Signals that end a process.
-const ENDING: [c_int; 3] = [SIGTERM, SIGINT, SIGQUIT];
-/// Pause between two looks whether the waiting thread runs. Looks are counted, not time: a process
-/// that is stopped meanwhile has as long afterwards.
+/// Pause between two looks whether the program has a core.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Looks until the process ends: 30 s. Service managers kill later (systemd after 90 s), and a
-/// best-effort program may be without a core for seconds beside busy services.
-const LOOKS: u32 = 300;
+/// Looks in a row without a core after which the process ends: 30 s. Service managers kill later
+/// (systemd after 90 s), and a best-effort program may be without a core for seconds beside busy
+/// services. Looks are counted, not time: a process that is stopped has as long afterwards.
+static LOOKS: AtomicU32 = AtomicU32::new(300);
 
-/// Ends the process by `signal`, which it has received, unless the thread that waits for it `runs`
-/// in time.
-fn end_unless(runs: Arc<AtomicBool>, signal: c_int) {
-    let watch = move || {
-        for _ in 0..LOOKS {
-            if runs.load(Ordering::Relaxed) {
-                return;
-            }
-            std::thread::sleep(PAUSE);
+/// Sets the number of looks, 100 ms apart, at which a program with an unread SIGTERM must be seen
+/// without a core before it ends. For tests.
+pub fn set_looks_before_end(looks: u32) {
+    LOOKS.store(looks, Relaxed);
+}
+
+/// A thread that ends the process by a SIGTERM which is not read because no core is lent. It waits
+/// for the signal itself: a thread that reads another one first might never get to this one.
+#[derive(Debug)]
+struct Watch {
+    /// True from the arrival of a SIGTERM until one is read. Set by its handler, which was
+    /// registered before those that wait for the signal: it is not set once that is read.
+    unread: Arc<AtomicBool>,
+    setter: SigId,
+    arrivals: Handle,
+}
+
+impl Watch {
+    fn register() -> io::Result<(Self, Arrivals)> {
+        let unread = Arc::new(AtomicBool::new(false));
+        let setter = signal_hook::flag::register(SIGTERM, Arc::clone(&unread))?;
+        let arrivals = Arrivals::new([SIGTERM]).inspect_err(|_| {
+            signal_hook::low_level::unregister(setter);
+        })?;
+        Ok((Self { unread, setter, arrivals: arrivals.handle() }, arrivals))
+    }
+
+    /// Starts the thread. By now the handlers that wait for the signal are registered.
+    fn begin(self, mut arrivals: Arrivals) -> Self {
+        if self.unread.load(Relaxed) {
+            // It may have arrived before those were: it is not lost. Twice counts once.
+            let _ = signal_hook::low_level::raise(SIGTERM);
         }
-        let seconds = (PAUSE * LOOKS).as_secs();
+        let unread = Arc::clone(&self.unread);
+        let run = move || {
+            for _ in arrivals.forever() {
+                end_unless_read(&unread);
+            }
+        };
+        // Not from a kthread, whose core and priority it would inherit. Without this thread the
+        // process stays until it is lent a core, or killed.
+        let _ =
+            crate::blocking(|| std::thread::Builder::new().name("tailwater/signal".to_owned()).spawn(run));
+        self
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        signal_hook::low_level::unregister(self.setter);
+        self.unread.store(false, Relaxed);
+        self.arrivals.close();
+    }
+}
+
+/// Ends the process by SIGTERM, which has arrived, once it lacks a core for too long; returns when
+/// the signal has been read.
+fn end_unless_read(unread: &AtomicBool) {
+    let (mut lacking, bound) = (0, LOOKS.load(Relaxed));
+    while lacking < bound {
+        if !unread.load(Relaxed) {
+            return;
+        }
+        std::thread::sleep(PAUSE);
+        lacking = if lacks_core() { lacking + 1 } else { 0 };
+    }
+    if unread.load(Relaxed) {
         print(&format!(
-            "tailwater: signal {signal} was received {seconds} s ago, and the thread that waits for it was lent no core \
-             to handle it: the process ends\n"
+            "tailwater: SIGTERM has not been read, and the program was lent no core for it in {:?}: the process ends\n",
+            PAUSE * bound
         ));
         // Ends the process.
-        let _ = signal_hook::low_level::emulate_default_handler(signal);
-    };
-    // Without a thread for it the process stays until it is lent a core, or killed.
-    let _ = std::thread::Builder::new().name("tailwater/signal".to_owned()).spawn(watch);
+        let _ = signal_hook::low_level::emulate_default_handler(SIGTERM);
+    }
+}
+
+/// Returns whether an IOKernel lends the cores, no kthread has one, and there is work for one.
+fn lacks_core() -> bool {
+    let Some(runtime) = runtime::started().filter(|runtime| runtime.is_attached()) else { return false };
+    let now = tailwater_shm::clock::now();
+    // Relaxed: each answer may be stale, and many in a row are needed.
+    runtime.kthreads.iter().all(|kthread| kthread.core.load(Relaxed) == NO_CORE)
+        && runtime.kthreads.iter().any(|kthread| any_work_visible(kthread, runtime, now))
 }
 
 /// Asks the earlier instance of this program to end in good order, if this one has taken its

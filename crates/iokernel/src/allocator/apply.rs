@@ -8,15 +8,18 @@
 //!
 //! The policy has seen in the observation what could prevent its decision. Two things cannot be
 //! there: Linux may not bind the thread to the core ([`super::unbound`]), and a victim that may
-//! lose its core only while it idles may find work first. Either is found out before anything has
-//! changed.
+//! lose its core only while it idles may find work first. Either is found out before the victim,
+//! the ledger or a grant has changed; the new thread may have been bound and ranked for the core by
+//! then. A victim that does not hold the core, or that keeps it for now
+//! ([`Hold`](tailwater_sched::alloc::Hold)), loses nothing.
 
 use rustix::io::Errno;
 use tailwater_host::cpu_set;
-use tailwater_sched::alloc::{Action, Activity};
-use tailwater_sched::{CoreId, KthreadId};
+use tailwater_sched::alloc::{Action, Activity, Hold, RuntimeLook};
+use tailwater_sched::ledger::Class;
+use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::trace::CoreStep;
-use tailwater_shm::{Cycles, Grant, KthreadState, NextOwner, clock};
+use tailwater_shm::{Cycles, Grant, KthreadState, NextOwner};
 
 use super::Allocator;
 use super::phase::Phase;
@@ -30,26 +33,45 @@ impl Allocator {
         let started = (self.stopwatch)();
         let &Action::Grant { runtime, kthread: to, core, victim, only_if_idle } = action;
         let Some(at) = self.ledger.topology().position(core) else { return };
-        if let Err(error) = self.bind(world, to, core) {
-            self.note_refused(world, to, at, error, now);
-            let cost = (self.stopwatch)().saturating_sub(started);
-            return world.charge(runtime, Work::Refused, cost, now);
+        if victim.is_some_and(|from| !self.may_lose(at, from, runtime, now)) {
+            return;
         }
+        let has_started = matches!(self.cores[at].phase, Phase::Running { .. });
+        // The look comes before the system calls, which would be for nothing.
+        if let Some(from) = victim
+            && only_if_idle
+            && has_started
+            && is_busy(world, from)
+        {
+            return self.lose_idle(world, from, started, now);
+        }
+        if let Err(error) = self.bind(world, to, core) {
+            return self.drop_unbound(world, action, at, error, started, now);
+        }
+        self.rank_for_core(world, to);
         let (mut late, mut taken) = (None, None);
         if let Some(from) = victim {
-            if matches!(self.cores[at].phase, Phase::Starting { .. }) {
+            if !has_started {
                 // Its start is overdue. It has not seen its grant, and cannot be asked to cede.
                 late = Some((from, self.cores[at].since));
                 self.take_back(world, at, from, now, now);
             } else {
-                let Some(kind) = take_from(world, from, only_if_idle) else { return };
+                let Some(kind) = take_from(world, from, only_if_idle) else {
+                    return self.lose_idle(world, from, started, now);
+                };
                 taken = Some((from, kind));
             }
         }
-        self.rank_for_core(world, to);
         let victim = taken.map(|(from, _)| from);
         let action = &Action::Grant { runtime, kthread: to, core, victim, only_if_idle };
         if let Err(error) = self.ledger.apply(action, self.nanos(now)) {
+            if let Some((from, HandoffKind::Idle)) = taken {
+                // It waits for the request to cede that follows.
+                world.runtimes.ask_to_cede(from);
+                self.begin_phase(world, at, Phase::leaving(from, now), now);
+            } else if late.is_some() {
+                self.announce(at);
+            }
             return self.refused(world, &error, ());
         }
         match taken {
@@ -57,6 +79,51 @@ impl Allocator {
             Some((from, kind)) => self.begin_move(world, at, from, to, kind, now),
         }
         world.stats.apply.record(self.clock.to_ns((self.stopwatch)().saturating_sub(started)));
+    }
+
+    /// Returns whether `from` holds the core at this position and can lose it to `claimant` now.
+    fn may_lose(&self, at: usize, from: KthreadId, claimant: RuntimeId, now: Cycles) -> bool {
+        match self.cores[at].phase {
+            Phase::Running { kthread, .. } => kthread == from,
+            Phase::Starting { kthread, .. } => {
+                let hold = self.observation.hold(at);
+                let waits_for_none = self.class_of(claimant) == Class::LatencyCritical
+                    && self.observation.runtime(from.runtime).is_some_and(RuntimeLook::is_demoted);
+                kthread == from && (hold.is_over(self.nanos(now)) || hold != Hold::Leaving && waits_for_none)
+            }
+            Phase::Free | Phase::Ceding { .. } => false,
+        }
+    }
+
+    /// Drops a decision because the idle holder of the core has found work, and pays for it.
+    fn lose_idle(&self, world: &mut World, from: KthreadId, started: Cycles, now: Cycles) {
+        world.stats.cores.idle_lost.add(1);
+        world.charge(from.runtime, Work::Refused, (self.stopwatch)().saturating_sub(started), now);
+    }
+
+    /// Drops a decision because Linux does not bind the new owner to the core. A free one is
+    /// offered to others, and the runtime's demand counts as not yet seen, so that the next look
+    /// finds another core for it. Neither where the thread is gone, which would be tried again at
+    /// once.
+    fn drop_unbound(
+        &mut self,
+        world: &mut World,
+        action: &Action,
+        at: usize,
+        error: Errno,
+        started: Cycles,
+        now: Cycles,
+    ) {
+        let &Action::Grant { runtime, kthread: to, victim, .. } = action;
+        self.note_refused(world, to, at, error, now);
+        if victim.is_none()
+            && error != Errno::SRCH
+            && let Some(runtime) = world.runtimes.get_mut(runtime)
+        {
+            runtime.woken = false;
+            self.announce(at);
+        }
+        world.charge(runtime, Work::Refused, (self.stopwatch)().saturating_sub(started), now);
     }
 
     /// Binds the thread to the core unless it is bound there already: a system call of 1 us.
@@ -81,10 +148,10 @@ impl Allocator {
         now: Cycles,
     ) {
         let core = self.cores[at].id;
-        let decided = clock::now();
         self.grant(world, to, core);
         self.wake(world, to, now);
-        world.trace.core(decided, core, CoreStep::Decided, HandoffKind::Wake, (to, None));
+        // As of `now`, as what follows in this iteration: the times of a core never go back.
+        world.trace.core(now, core, CoreStep::Decided, HandoffKind::Wake, (to, None));
         self.cores[at].since = now;
         let kind = HandoffKind::Wake;
         let phase = Phase::Starting { kthread: to, kind, decided: now, woken: now, promised: false, late };
@@ -120,7 +187,7 @@ impl Allocator {
                 counters.preemptions.add(1);
             }
         }
-        world.trace.core(clock::now(), core, CoreStep::Decided, kind, (to, Some(from)));
+        world.trace.core(now, core, CoreStep::Decided, kind, (to, Some(from)));
         // One that has parked without a request since the last look promises nothing.
         let asked = matches!(successor, NextOwner::AtBoard { .. }) && kind != HandoffKind::Wake;
         let phase = Phase::Ceding { from, to: Some(to), kind, decided: now, signalled: None, asked };
@@ -154,6 +221,14 @@ impl Allocator {
     }
 }
 
+/// Returns whether the holder of a core neither idles nor has parked.
+fn is_busy(world: &World, from: KthreadId) -> bool {
+    let (runtime, victim) = world.runtimes.kthread(from);
+    let (state, generation) = runtime.shared(from.index).state.0.load();
+    let is_free = matches!(state, KthreadState::Idle | KthreadState::Parked);
+    !is_free || generation != victim.generation
+}
+
 /// Takes the core from its holder if that idles; returns how the hand-off begins: from an idle
 /// holder, from one that has parked unasked, or from a busy one. `None` if the holder is busy and
 /// may lose the core `only_if_idle`.
@@ -169,9 +244,5 @@ fn take_from(world: &World, from: KthreadId, only_if_idle: bool) -> Option<Hando
     if seen == (KthreadState::Parked, generation) {
         return Some(HandoffKind::Wake);
     }
-    if only_if_idle {
-        world.stats.cores.idle_lost.add(1);
-        return None;
-    }
-    Some(HandoffKind::Polling)
+    (!only_if_idle).then_some(HandoffKind::Polling)
 }

@@ -12,8 +12,9 @@
 //! 2. Every function that the polling loop calls and that announces a core drains the events before
 //!    it returns: between two calls none waits.
 //! 3. An event whose core has been lent since, or has an owner that is busy, is void.
-//! 4. The loop ends: an event about a core grants that core at most once, and a look and an arrival
-//!    are announced by the polling loop only.
+//! 4. The loop ends: an event about a core grants that core at most once, a core that Linux refuses
+//!    to a runtime is announced once for that runtime, which may not have it from then on, and a
+//!    look and an arrival are announced by the polling loop only.
 //! 5. What may keep a decision from being carried out is in the observation before the policy is
 //!    asked. Only a program or Linux can still prevent one: the idle holder of the core has found
 //!    work, or Linux does not bind the thread. The demand is found again at the next look.

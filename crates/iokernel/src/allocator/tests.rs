@@ -11,6 +11,7 @@ mod wakes;
 mod withdrawn;
 
 use std::collections::HashMap;
+use tailwater_sched::alloc::Action;
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::priority::Rank;
@@ -18,7 +19,7 @@ use tailwater_shm::{Generation, Grant, KthreadState, NextOwner};
 
 use super::{PollUrgency, Ranks};
 use crate::config::Config;
-use crate::fixture::{Deed, SLOT, Sandbox, UNMANAGED};
+use crate::fixture::{Deed, SLOT, Sandbox, UNMANAGED, measure_as};
 use crate::stats::HandoffKind;
 use crate::world::Lender;
 use ranks::{contest, ranks, rest};
@@ -135,6 +136,50 @@ fn an_idle_kthread_that_found_work_keeps_its_core() {
     sandbox.tick();
     assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running);
     assert!(matches!(sandbox.peer(SERVICE).grant(0).0, Grant::Run { .. }), "a busy service got a Cede grant");
+}
+
+#[test]
+fn an_idle_kthread_that_found_work_pays_for_the_decision_and_no_thread_is_bound_for_it() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(BATCH, 1, 0, BestEffort);
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    arrival(&mut sandbox);
+    sandbox.obey();
+    sandbox.pass(100);
+    assert_eq!(sandbox.peer(SERVICE).state(0), KthreadState::Running);
+    sandbox.deeds();
+    let to = KthreadId::new(RuntimeId(BATCH), 0);
+    let (runtime, victim) = (to.runtime, Some(KthreadId::new(RuntimeId(SERVICE), 0)));
+    let action = Action::Grant { runtime, kthread: to, core: CoreId(0), victim, only_if_idle: true };
+    let now = sandbox.now;
+    measure_as(1_000);
+    sandbox.alloc.apply(&mut sandbox.world, &action, now);
+    measure_as(0);
+    sandbox.check();
+    assert_eq!(sandbox.deeds(), []);
+    assert_eq!(sandbox.world.stats.cores.idle_lost.get(), 1);
+    let charged = |id| sandbox.world.runtimes.get(RuntimeId(id)).unwrap().stats.counters.offence_ns.get();
+    assert!(charged(SERVICE) > 0 && charged(BATCH) == 0);
+}
+
+#[test]
+fn a_kthread_that_has_no_core_or_just_got_one_loses_none() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(BATCH, 1, 0, BestEffort);
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    let [to, victim] = [SERVICE, BATCH].map(|id| KthreadId::new(RuntimeId(id), 0));
+    let (runtime, victim) = (to.runtime, Some(victim));
+    let action = Action::Grant { runtime, kthread: to, core: CoreId(0), victim, only_if_idle: false };
+    for _ in 0..2 {
+        let now = sandbox.now;
+        sandbox.alloc.apply(&mut sandbox.world, &action, now);
+        sandbox.check();
+        assert_eq!(sandbox.world.stats.cores.no_starts.get(), 0);
+        assert_eq!(sandbox.peer(SERVICE).grant(0).1, Generation(0));
+        sandbox.peer(BATCH).queue(0, 1);
+        sandbox.tick();
+    }
+    assert!(matches!(sandbox.peer(BATCH).grant(0).0, Grant::Run { .. }));
 }
 
 #[test]

@@ -41,11 +41,21 @@ impl Allocator {
         let may_warn = now >= self.next_warning;
         if may_warn && !core::mem::replace(&mut runtime.refused_cores.has_warned, true) {
             self.next_warning = now.saturating_add(self.bounds.warning);
-            tracing::warn!(
-                name = runtime.stats.name, %core, %error,
-                "Linux does not let a program have a managed core: it is lent the others; give its control group all \
-                 managed cores (cpuset.cpus, AllowedCPUs)"
-            );
+            let name = &runtime.stats.name;
+            if error == Errno::PERM {
+                tracing::warn!(
+                    name, %core, %error,
+                    "Linux does not let this IOKernel bind a thread of a program, which has got capabilities that the \
+                     IOKernel lacks: it is not lent the core; give the IOKernel CAP_SYS_NICE, or take the capabilities \
+                     from the program"
+                );
+            } else {
+                tracing::warn!(
+                    name, %core, %error,
+                    "Linux does not let a program have a managed core: it is lent the others; give its control group \
+                     all managed cores (cpuset.cpus, AllowedCPUs)"
+                );
+            }
         }
     }
 

@@ -481,9 +481,10 @@ impl Control {
         let checked = Folder::open(pid, uid).and_then(|folder| {
             let belongs = |tid: i32| std::path::Path::new(&folder.path(&format!("task/{tid}"))).exists();
             self.parts.directory.enlist(id, pid, tids, belongs)?;
-            tids.first().map_or(Ok(()), |&tid| process::check_binding(pid, tid))?;
-            // Last: the folder was opened while the process lived that still does.
-            process::check(&offer.process, &folder).map(|()| folder)
+            // After all that was read: the folder was opened while the process lived that still
+            // does.
+            process::check(&offer.process, &folder)?;
+            process::check_binding(pid, tids).map(|()| folder)
         });
         let folder = match checked {
             Ok(folder) => folder,

@@ -40,13 +40,17 @@ pub(super) fn check_control(theirs: u32) -> Result<(), Refusal> {
     }
 }
 
-/// Checks that this process may bind a thread of process `pid`, by giving it the cores that it has.
-/// Linux refuses a thread with capabilities that this process lacks, also one of its own user
-/// (`cap_task_setscheduler`, capabilities(7)).
-pub(super) fn check_binding(pid: i32, tid: i32) -> Result<(), Refusal> {
-    let thread = Pid::from_raw(tid);
-    let bound = sched_getaffinity(thread).and_then(|cores| sched_setaffinity(thread, &cores));
-    if bound == Err(Errno::PERM) { Err(Refusal::MayNotBind { pid }) } else { Ok(()) }
+/// Checks that this process may bind these threads of process `pid`, by giving each the cores that
+/// it has. Linux refuses a thread with capabilities that this process lacks, also one of its own
+/// user (`cap_task_setscheduler`, capabilities(7)); each thread has capabilities of its own. Writes
+/// to the threads: call it once [`check`] has shown that they are of that process.
+pub(super) fn check_binding(pid: i32, tids: &[i32]) -> Result<(), Refusal> {
+    let is_refused = |&tid: &i32| {
+        let thread = Pid::from_raw(tid);
+        let bound = sched_getaffinity(thread).and_then(|cores| sched_setaffinity(thread, &cores));
+        bound == Err(Errno::PERM)
+    };
+    if tids.iter().any(is_refused) { Err(Refusal::MayNotBind { pid }) } else { Ok(()) }
 }
 
 /// The folder `/proc/PID` of a process. Once it is [checked](check), whatever is read there is of

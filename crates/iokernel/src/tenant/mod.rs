@@ -63,7 +63,8 @@ pub(crate) struct TenantId(pub(crate) u32);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Work {
     /// What was refused or of no use: a frame that no program may send, a doorbell without news, a
-    /// core that was asked for and not used, a thread that cannot be bound.
+    /// core that was asked for and not used, a thread that cannot be bound, a decision about an
+    /// idle core whose holder has found work.
     Refused,
     /// A system call for a thread: a best-effort kthread was woken, or a late one moved.
     Thread,

@@ -67,8 +67,7 @@ pub(super) fn queued(head: u32, tail: u32) -> bool {
     tail.wrapping_sub(head) as i32 > 0
 }
 
-/// What keeps a core with its holder for now. The policies that take cores by congestion respect
-/// it.
+/// What keeps a core with its holder for now. All policies that take cores respect it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Hold {
     /// Nothing: its holder can be asked to cede it.
@@ -83,6 +82,18 @@ pub enum Hold {
     },
     /// Its holder gives it up for no other kthread.
     Leaving,
+}
+
+impl Hold {
+    /// Returns true if it does not keep the core from any claimant at `now`.
+    #[must_use]
+    pub fn is_over(self, now: Nanos) -> bool {
+        match self {
+            Self::None => true,
+            Self::Starting { overdue } => now > overdue,
+            Self::Leaving => false,
+        }
+    }
 }
 
 /// One runtime at one look.

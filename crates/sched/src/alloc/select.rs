@@ -415,14 +415,10 @@ pub(super) fn idles_at(view: View<'_>, at: usize) -> bool {
 /// Returns true if nothing keeps the core at this position, which this runtime holds, from the
 /// claimant.
 fn is_released(view: View<'_>, claim: &Claim, holder: RuntimeId, at: usize) -> bool {
-    match view.obs.hold(at) {
-        Hold::None => true,
-        Hold::Leaving => false,
-        // A service waits for no program that keeps services waiting for too long.
-        Hold::Starting { overdue } => {
-            view.now > overdue || claim.class == Class::LatencyCritical && view.is_demoted(holder)
-        }
-    }
+    let hold = view.obs.hold(at);
+    // A service waits for no program that keeps services waiting for too long.
+    let waits_for_none = claim.class == Class::LatencyCritical && view.is_demoted(holder);
+    hold.is_over(view.now) || hold != Hold::Leaving && waits_for_none
 }
 
 fn owner(ledger: &Ledger, at: usize) -> Option<RuntimeId> {

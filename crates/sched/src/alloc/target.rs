@@ -6,7 +6,8 @@
 //! not in how they reach them.
 //!
 //! A runtime is never brought below its guarantee by force, whatever its target: busy kthreads are
-//! taken only from runtimes that are above both.
+//! taken only from runtimes that are above both. A core with a [hold](super::Hold) stays with its
+//! holder.
 
 use super::observe::{Activity, RuntimeLook};
 use super::policy::View;
@@ -136,6 +137,7 @@ fn find_core(
         let core = view.ledger.topology().cores()[*at].id;
         !taken.iter().any(|Action::Grant { core: other, .. }| *other == core)
             && view.obs.may_have(view.ledger, runtime, *at)
+            && view.obs.hold(*at).is_over(view.now)
     };
     let free = order.iter().copied().filter(may_take).find(|&at| view.ledger.cores()[at] == CoreState::Free);
     if let Some(at) = free {
@@ -160,7 +162,11 @@ fn find_core(
 
 #[cfg(test)]
 mod tests {
+    use super::super::{Hold, Observation};
     use super::*;
+    use crate::ids::{CoreId, Nanos};
+    use crate::ledger::{Class, Ledger, RuntimeSpec};
+    use crate::topology::Topology;
 
     fn shares(total: usize, requests: &[(u32, u8, u16)]) -> Vec<u16> {
         let request = |&(r, rank, cores): &(u32, u8, u16)| Request { runtime: RuntimeId(r), rank, cores };
@@ -178,6 +184,32 @@ mod tests {
     #[test]
     fn a_level_that_does_not_fit_is_divided_evenly_and_no_runtime_gets_more_than_asked() {
         assert_eq!(shares(8, &[(0, 1, 8), (1, 1, 8), (2, 1, 1)]), [4, 3, 1]);
+    }
+
+    #[test]
+    fn a_core_is_taken_once_nothing_keeps_it_with_its_holder() {
+        let now = Nanos::from_millis(1);
+        let mut ledger = Ledger::new(Topology::uniform(1, 1, 1).unwrap());
+        let mut obs = Observation::new();
+        for runtime in [RuntimeId(0), RuntimeId(1)] {
+            let spec = RuntimeSpec { guaranteed: 0, max: 1, kthreads: 1, class: Class::BestEffort };
+            ledger.register(runtime, spec, now).unwrap();
+            obs.attach(runtime, 1);
+        }
+        ledger.grant(CoreId(0), KthreadId::new(RuntimeId(0), 0), now).unwrap();
+        let (later, earlier) = (now + Nanos(1), Nanos(0));
+        for (hold, is_taken) in [
+            (Hold::None, true),
+            (Hold::Leaving, false),
+            (Hold::Starting { overdue: later }, false),
+            (Hold::Starting { overdue: earlier }, true),
+        ] {
+            obs.set_hold(0, hold);
+            let view = View { now, obs: &obs, ledger: &ledger };
+            let mut actions = Vec::new();
+            grant_targets(view, &[(RuntimeId(0), 0), (RuntimeId(1), 1)], &[0], &mut actions);
+            assert_eq!(actions.len(), usize::from(is_taken), "{hold:?}");
+        }
     }
 
     #[test]

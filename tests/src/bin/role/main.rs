@@ -22,6 +22,7 @@ use tailwater::cores::{self, Estimation, Priorities};
 use tailwater::dispatch::{RequestClass, Service, Settings, UdpServer};
 use tailwater::internals::SpinLock;
 use tailwater::net::UdpSocket;
+use tailwater::signal::{SIGHUP, SIGTERM, Signals};
 use tailwater::thread;
 
 fn ready() {
@@ -502,11 +503,29 @@ fn polls() {
     say(&format!("switches {} polls {POLLS}", tailwater::debug::counters().switches - before));
 }
 
-/// Waits for SIGTERM on a user thread.
+/// Waits for SIGTERM on a user thread, past any SIGHUP. Ends by it after 0.3 s without a core.
 fn await_signal() {
-    let mut signals = tailwater::signal::Signals::new([tailwater::signal::SIGTERM]).expect("a descriptor");
+    tailwater::internals::set_looks_before_end(3);
+    let mut signals = Signals::new([SIGTERM, SIGHUP]).expect("a descriptor");
     ready();
-    signals.wait();
+    while signals.wait() == SIGHUP {}
+}
+
+/// Computes without a poll point for a second after SIGTERM, where 0.3 s without a core would end
+/// it; then reads the signal.
+fn compute_after_signal() {
+    tailwater::internals::set_looks_before_end(3);
+    let mut signals = Signals::new([SIGTERM]).expect("a descriptor");
+    // It waits for the core meanwhile.
+    let reader = thread::spawn(move || signals.wait());
+    ready();
+    rustix::process::kill_process(rustix::process::getpid(), rustix::process::Signal::TERM).expect("its own");
+    let began = Instant::now();
+    while began.elapsed() < Duration::from_secs(1) {
+        std::hint::spin_loop();
+    }
+    assert_eq!(reader.join().expect("it does not panic"), SIGTERM);
+    say("read");
 }
 
 /// Returns the number after the role's name.
@@ -519,6 +538,7 @@ fn main() {
     match std::env::args().nth(1).as_deref() {
         Some("echo") => echo(Duration::ZERO),
         Some("await-signal") => await_signal(),
+        Some("compute-after-signal") => compute_after_signal(),
         Some("work") => echo(Duration::from_micros(100)),
         Some("dispatch") => dispatch(),
         Some("call") => call(),

@@ -5,7 +5,7 @@ use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::{Grant, KthreadState};
 
-use super::{BATCH, SERVICE};
+use super::{BATCH, SERVICE, arrival};
 use crate::config::Config;
 use crate::fixture::{Sandbox, measure_as};
 
@@ -136,6 +136,21 @@ fn a_core_that_was_refused_is_lent_to_others_and_tried_again_after_ten_seconds()
     assert_eq!(sandbox.peer(1).state(0), KthreadState::Running);
     let charged = |id| sandbox.world.runtimes.get(RuntimeId(id)).unwrap().stats.counters.offence_ns.get();
     assert!(charged(0) > 0 && charged(1) == 0);
+}
+
+#[test]
+fn a_runtime_that_was_refused_a_free_core_is_woken_for_another_at_the_next_look() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    sandbox.bar_thread(101, CoreId(0));
+    arrival(&mut sandbox);
+    assert_eq!(failures(&sandbox), 1);
+    let runtime = |sandbox: &Sandbox| sandbox.world.runtimes.get(RuntimeId(SERVICE)).unwrap().woken;
+    assert!(!runtime(&sandbox), "its demand counts as seen");
+    // It may have no other: it is not tried again.
+    arrival(&mut sandbox);
+    assert_eq!(failures(&sandbox), 1);
+    assert!(runtime(&sandbox));
 }
 
 #[test]
