@@ -6,16 +6,16 @@
 //! polling thread, which uses its parts from the next poll on and leaves those it has used before
 //! to the control thread: to close a socket takes the kernel milliseconds. While there is no
 //! interface the port has no queues: it drops what it is sent, and the switch counts that. What
-//! Linux has of an interface that it goes on using is followed by [`Sharing`], which each attachment
-//! has anew.
+//! Linux has of an interface that it goes on using is followed by [`Sharing`], which each
+//! attachment has anew; addresses of programs go from one to the next.
 //!
 //! | sockets have lost their device | interface of the name | the port |
 //! |---|---|---|
 //! | no | the one in use | goes on |
 //! | no | none: renamed | goes on, since frames still pass |
-//! | no | another one | lets go of the one in use, and takes that one |
+//! | no | another one | lets go of the one in use, and takes that one at the next look |
 //! | yes | none | is absent until there is one |
-//! | yes | any, also one of the same number: moved away and back | takes it |
+//! | yes | any, also one of the same number: moved away and back | takes it at the next look, when the sockets it had are closed |
 //!
 //! An interface that the port cannot use yet (it is down, its MTU is too small) is tried at each
 //! look; each new reason is logged once.
@@ -29,6 +29,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Instant;
 
+use super::sharing::KnownPrograms;
 use super::{Sharing, XdpAccount, XdpPort, XdpSpec};
 use crate::port::{Context, Port};
 use crate::sys::interface::Interface;
@@ -44,6 +45,8 @@ pub(crate) struct Follower {
     used: Option<Used>,
     /// If Linux goes on using the interface, and the port is not absent.
     sharing: Option<Sharing>,
+    /// What the last attachment knew of programs, while the port is absent.
+    known: KnownPrograms,
     /// Addresses of the programs.
     programs: Vec<IpAddr>,
     /// Why an interface of the name could not be used, as it was logged last.
@@ -104,6 +107,7 @@ impl Follower {
             exchange: Arc::clone(&port.exchange),
             used: Some(Used::of(port, index)?),
             sharing: port.sharing.take(),
+            known: KnownPrograms::new(),
             programs: Vec::new(),
             refused: None,
         })
@@ -143,7 +147,6 @@ impl Follower {
     pub(crate) fn follow(&mut self, interface: &Interface) -> Option<Vec<OwnedFd>> {
         self.exchange.drop_old();
         let named = interface.index().ok();
-        let mut devices = None;
         if let Some(used) = &mut self.used {
             // An IOKernel before this one may have taken the sockets' error.
             let is_here = named.is_some() || interface.name_of(used.index).is_some();
@@ -161,9 +164,10 @@ impl Follower {
                     self.detach("the interface is gone, deleted or moved to another network namespace");
                 }
             }
-            devices = Some(Vec::new());
+            // The polling thread still has the sockets; they are closed before the next look.
+            return Some(Vec::new());
         }
-        named.and_then(|index| self.attach(index)).or(devices)
+        self.attach(named?)
     }
 
     fn log_rename(&self, interface: &Interface) {
@@ -177,7 +181,10 @@ impl Follower {
     fn detach(&mut self, why: &str) {
         let port = &self.spec.interface;
         tracing::warn!(port, "{why}: no frames pass until there is an interface {port}, which is then used");
-        (self.used, self.sharing, self.refused) = (None, None, None);
+        if let Some(sharing) = self.sharing.take() {
+            self.known = sharing.into_programs();
+        }
+        (self.used, self.refused) = (None, None);
         self.account.absences.fetch_add(1, Ordering::Relaxed);
         self.account.absent.store(true, Ordering::Relaxed);
         self.exchange.post(XdpPort::new(self.spec.clone()));
@@ -188,6 +195,10 @@ impl Follower {
         match self.make(index) {
             Ok((port, used, devices)) => {
                 (self.used, self.sharing, self.refused) = (Some(used), port.sharing.take(), None);
+                let known = core::mem::take(&mut self.known);
+                if let Some(sharing) = &mut self.sharing {
+                    sharing.resume(known);
+                }
                 self.share();
                 self.account.absent.store(false, Ordering::Relaxed);
                 self.exchange.post(port);
