@@ -31,6 +31,7 @@ use std::time::Instant;
 
 use super::sharing::KnownPrograms;
 use super::{Sharing, XdpAccount, XdpPort, XdpSpec};
+use crate::frame::MacAddr;
 use crate::port::{Context, Port};
 use crate::sys::interface::Interface;
 
@@ -49,6 +50,8 @@ pub(crate) struct Follower {
     known: KnownPrograms,
     /// Addresses of the programs.
     programs: Vec<IpAddr>,
+    /// The interface's own MAC address, as it was told last.
+    mac: Option<MacAddr>,
     /// Why an interface of the name could not be used, as it was logged last.
     refused: Option<String>,
 }
@@ -109,6 +112,7 @@ impl Follower {
             sharing: port.sharing.take(),
             known: KnownPrograms::new(),
             programs: Vec::new(),
+            mac: port.mac,
             refused: None,
         })
     }
@@ -128,6 +132,17 @@ impl Follower {
     /// Returns the addresses that no program may have, if they have changed since the last call.
     pub(crate) fn take_taken(&mut self) -> Option<HashSet<IpAddr>> {
         self.sharing.as_mut()?.take_taken()
+    }
+
+    /// Returns the interface's own MAC address, which no program may have, if it has changed since
+    /// the last call; the polling thread learns of it, too.
+    pub(crate) fn take_mac(&mut self) -> Option<MacAddr> {
+        let mac = self.sharing.as_ref()?.mac();
+        if self.mac.replace(mac) == Some(mac) {
+            return None;
+        }
+        self.exchange.post_mac(mac);
+        Some(mac)
     }
 
     /// Keeps up with what Linux has of the interface, if it is time.
@@ -245,6 +260,8 @@ pub(super) struct Exchange {
 #[derive(Default)]
 struct Slot {
     next: Option<XdpPort>,
+    /// The interface's own, if it has changed since `next` was made.
+    mac: Option<MacAddr>,
     /// To be closed by the control thread.
     old: Vec<XdpPort>,
 }
@@ -268,9 +285,16 @@ impl Exchange {
     fn post(&self, port: XdpPort) {
         let mut slot = self.lock();
         let unused = slot.next.replace(port);
+        slot.mac = None;
         self.news.store(true, Ordering::Relaxed);
         drop(slot);
         drop(unused);
+    }
+
+    fn post_mac(&self, mac: MacAddr) {
+        let mut slot = self.lock();
+        slot.mac = Some(mac);
+        self.news.store(true, Ordering::Relaxed);
     }
 
     fn drop_old(&self) {
@@ -291,7 +315,11 @@ impl XdpPort {
             Err(TryLockError::WouldBlock) => return,
         };
         exchange.news.store(false, Ordering::Relaxed);
-        let Some(mut fresh) = slot.next.take() else { return };
+        let mac = slot.mac.take();
+        let Some(mut fresh) = slot.next.take() else {
+            self.mac = mac.or(self.mac);
+            return;
+        };
         // The shares of the senders are by these counts, which never go back.
         self.sent.resize(self.sent.len().max(self.queues.len()), 0);
         for (sent, queue) in self.sent.iter_mut().zip(&self.queues) {
@@ -300,6 +328,7 @@ impl XdpPort {
         for (&sent, queue) in self.sent.iter().zip(&mut fresh.queues) {
             queue.count_from(sent);
         }
+        (self.mac, self.is_veth) = (mac.or(fresh.mac), fresh.is_veth);
         core::mem::swap(&mut self.attached, &mut fresh.attached);
         core::mem::swap(&mut self.translation, &mut fresh.translation);
         core::mem::swap(&mut self.queues, &mut fresh.queues);
@@ -326,6 +355,21 @@ mod tests {
         ] {
             assert_eq!(Fate::of(3, is_lost, named), fate, "{is_lost} {named:?}");
         }
+    }
+
+    #[test]
+    fn another_mac_address_and_kind_of_interface_are_taken_over_with_the_port() {
+        let (told, of_port) = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
+        let mut port = XdpPort::new("here0".parse().unwrap());
+        port.exchange.post_mac(told);
+        port.renew();
+        assert_eq!((port.mac(), port.has_local_peer()), (Some(told), false));
+        let mut next = XdpPort::new("here0".parse().unwrap());
+        (next.mac, next.is_veth) = (Some(of_port), true);
+        port.exchange.post_mac(told);
+        port.exchange.post(next);
+        port.renew();
+        assert_eq!((port.mac(), port.has_local_peer()), (Some(of_port), true));
     }
 
     #[test]

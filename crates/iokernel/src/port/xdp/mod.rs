@@ -313,6 +313,7 @@ impl Port for XdpPort {
     fn poll(&mut self, _now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
         if self.exchange.has_news() {
             self.renew();
+            switch.renewed(self.mac, self.is_veth);
         }
         let (mut frames, count) = (0, self.queues.len());
         if let Some(translation) = &mut self.translation {

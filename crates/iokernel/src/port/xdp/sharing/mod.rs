@@ -157,6 +157,11 @@ impl Sharing {
         }
     }
 
+    /// Returns the interface's own MAC address.
+    pub(super) fn mac(&self) -> MacAddr {
+        self.owned.mac
+    }
+
     /// Returns the addresses of the programs, for the next attachment.
     pub(super) fn into_programs(self) -> KnownPrograms {
         self.programs.map(|programs| programs.theirs).unwrap_or_default()
