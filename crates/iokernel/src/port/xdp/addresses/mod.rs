@@ -331,11 +331,11 @@ fn enter(frame: &mut [u8], own: MacAddr, station: impl Fn(IpAddr) -> Option<MacA
 fn hide_station(frame: &mut [u8], gateway: Gateway) {
     let mac = gateway.mac();
     match u16::from_be_bytes([frame[12], frame[13]]) {
-        ETHERTYPE_ARP if frame.len() >= ARP_FRAME => {
-            if address4(frame, 28).is_some_and(|sender| gateway.has(sender)) {
-                frame[6..12].copy_from_slice(&mac.0);
-                frame[22..28].copy_from_slice(&mac.0);
-            }
+        ETHERTYPE_ARP
+            if frame.len() >= ARP_FRAME && address4(frame, 28).is_some_and(|sender| gateway.has(sender)) =>
+        {
+            frame[6..12].copy_from_slice(&mac.0);
+            frame[22..28].copy_from_slice(&mac.0);
         }
         ETHERTYPE_IPV6 if frame.get(20).is_some_and(|next| !TCP_AND_UDP.contains(next)) => {
             if let Ok(Some(packet)) = decode(frame, frame.len())
