@@ -41,6 +41,17 @@ pub struct Bench {
     turn: Option<MutexGuard<'static, ()>>,
 }
 
+/// Tells other threads to end when it is dropped, also by a failed assertion: a scope waits for
+/// them.
+#[derive(Debug)]
+pub struct StopOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for StopOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Returns settings of an IOKernel for tests: one core to lend, whatever the machine has, and
 /// tolerance of its load.
 ///

@@ -28,16 +28,7 @@ use tailwater_testkit::{
     run, socket_name, text, until,
 };
 use tailwater_tests::attack::{Offer, Target, as_user, dial};
-use tailwater_tests::{Role, turn};
-
-/// Ends an attack when it is dropped.
-struct StopOnDrop<'a>(&'a AtomicBool);
-
-impl Drop for StopOnDrop<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
+use tailwater_tests::{Role, StopOnDrop, turn};
 
 /// Users without rights.
 const MALLORY: u32 = 65_533;

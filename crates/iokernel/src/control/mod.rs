@@ -426,8 +426,8 @@ impl Control {
         }
     }
 
-    /// Looks at the interfaces of ports, and at whose addresses are whose. What a port has made anew
-    /// is handed over in a takeover from now on, and the polling thread wakes to use it.
+    /// Looks at the interfaces of ports, and at whose addresses are whose. What a port has made
+    /// anew is handed over in a takeover from now on, and the polling thread wakes to use it.
     fn look_at_interfaces(&mut self) {
         let now = Instant::now();
         let Parts { directory, interfaces, devices, to_polling, .. } = &mut self.parts;
@@ -443,6 +443,12 @@ impl Control {
             }
             if let Some(taken) = interface.take_taken() {
                 directory.set_taken(taken);
+            }
+            if let Some(mac) = interface.take_mac()
+                && !directory.reserve(interface.name(), None, Some(mac))
+            {
+                let port = interface.name();
+                tracing::warn!(port, %mac, "the interface's new MAC address was reserved before, by a program or for an earlier interface of this port");
             }
         }
     }

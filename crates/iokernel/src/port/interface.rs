@@ -16,7 +16,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 use super::xdp::Follower;
-use crate::frame::PREFIX_LEN6;
+use crate::frame::{MacAddr, PREFIX_LEN6};
 use crate::sys::interface::Interface;
 
 /// Time between two looks.
@@ -66,6 +66,12 @@ impl PortInterface {
     /// Returns the addresses that no program may have, if they have changed since the last call.
     pub(crate) fn take_taken(&mut self) -> Option<HashSet<IpAddr>> {
         self.follower.as_mut()?.take_taken()
+    }
+
+    /// Returns the interface's own MAC address, which no program may have, if it has changed since
+    /// the last call.
+    pub(crate) fn take_mac(&mut self) -> Option<MacAddr> {
+        self.follower.as_mut()?.take_mac()
     }
 
     /// Looks at the interface if it is time. If the port has let go of its interface or taken

@@ -166,6 +166,12 @@ pub trait Inject {
             IpAddr::V6(ip) => MacAddr::from_link_local(ip),
         }
     }
+
+    /// Notes that the port, an uplink, has another interface, or its interface another MAC address:
+    /// what [`Port::mac`] and [`Port::has_local_peer`] return from now on.
+    fn renewed(&mut self, mac: Option<MacAddr>, has_local_peer: bool) {
+        let _ = (mac, has_local_peer);
+    }
 }
 
 /// A port failed permanently: it is detached, and the statistics show its name and this error.

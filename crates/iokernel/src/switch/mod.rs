@@ -81,7 +81,7 @@ use crate::tenant::{TenantId, Work};
 use crate::trace;
 use crate::world::{Lender, World};
 use absent::Absent;
-pub(crate) use absent::{KEPT_S, Resolution, resolution, resolved};
+pub(crate) use absent::{KEPT_S, MOST_KEPT, Resolution, resolution, resolved};
 use broadcast::BroadcastLimit;
 use check::{Heading, Offence, Verdict};
 use foreign::Locals;

@@ -6,6 +6,7 @@ use tailwater_shm::Cycles;
 use tailwater_shm::ring::{FIRST_LINE_FRAME, MIN_FRAME};
 
 use super::absent::station_of;
+use super::mac::Destination;
 use super::source::{Origin, Private};
 use super::{Switch, check};
 use crate::capture::Point;
@@ -72,6 +73,16 @@ impl<L: Lender> Inject for Injector<'_, L> {
 
     fn station(&self, ip: IpAddr) -> Option<MacAddr> {
         station_of(self.switch.absent.config(), ip).map(|(mac, _)| mac)
+    }
+
+    #[cold]
+    fn renewed(&mut self, mac: Option<MacAddr>, has_local_peer: bool) {
+        let port = Destination::Port(self.origin);
+        self.switch.macs.remove(port);
+        if let Some(mac) = mac {
+            self.switch.macs.insert(mac, port);
+        }
+        self.switch.ports[usize::from(self.origin)].local = has_local_peer;
     }
 }
 

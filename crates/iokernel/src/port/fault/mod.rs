@@ -171,7 +171,7 @@ impl FaultPort {
 struct InnerSwitch<'a> {
     link: &'a mut Link,
     now_ns: u64,
-    switch: &'a dyn Inject,
+    switch: &'a mut dyn Inject,
 }
 
 impl Inject for InnerSwitch<'_> {
@@ -187,6 +187,10 @@ impl Inject for InnerSwitch<'_> {
 
     fn station(&self, ip: IpAddr) -> Option<MacAddr> {
         self.switch.station(ip)
+    }
+
+    fn renewed(&mut self, mac: Option<MacAddr>, has_local_peer: bool) {
+        self.switch.renewed(mac, has_local_peer);
     }
 }
 
@@ -232,7 +236,7 @@ impl Port for FaultPort {
     fn poll(&mut self, now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
         self.now = now;
         let now_ns = self.clock.to_ns(now);
-        let mut entrance = InnerSwitch { link: &mut self.inward, now_ns, switch };
+        let mut entrance = InnerSwitch { link: &mut self.inward, now_ns, switch: &mut *switch };
         let mut moved = self.inner.poll(now, budget, &mut entrance)?;
         for _ in 0..budget {
             let Some(frame) = self.inward.poll(now_ns) else { break };

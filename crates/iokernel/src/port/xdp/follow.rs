@@ -6,16 +6,16 @@
 //! polling thread, which uses its parts from the next poll on and leaves those it has used before
 //! to the control thread: to close a socket takes the kernel milliseconds. While there is no
 //! interface the port has no queues: it drops what it is sent, and the switch counts that. What
-//! Linux has of an interface that it goes on using is followed by [`Sharing`], which each attachment
-//! has anew.
+//! Linux has of an interface that it goes on using is followed by [`Sharing`], which each
+//! attachment has anew; addresses of programs go from one to the next.
 //!
 //! | sockets have lost their device | interface of the name | the port |
 //! |---|---|---|
 //! | no | the one in use | goes on |
 //! | no | none: renamed | goes on, since frames still pass |
-//! | no | another one | lets go of the one in use, and takes that one |
+//! | no | another one | lets go of the one in use, and takes that one at the next look |
 //! | yes | none | is absent until there is one |
-//! | yes | any, also one of the same number: moved away and back | takes it |
+//! | yes | any, also one of the same number: moved away and back | takes it at the next look, when the sockets it had are closed |
 //!
 //! An interface that the port cannot use yet (it is down, its MTU is too small) is tried at each
 //! look; each new reason is logged once.
@@ -29,7 +29,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Instant;
 
+use super::sharing::KnownPrograms;
 use super::{Sharing, XdpAccount, XdpPort, XdpSpec};
+use crate::frame::MacAddr;
 use crate::port::{Context, Port};
 use crate::sys::interface::Interface;
 
@@ -44,8 +46,12 @@ pub(crate) struct Follower {
     used: Option<Used>,
     /// If Linux goes on using the interface, and the port is not absent.
     sharing: Option<Sharing>,
+    /// What the last attachment knew of programs, while the port is absent.
+    known: KnownPrograms,
     /// Addresses of the programs.
     programs: Vec<IpAddr>,
+    /// The interface's own MAC address, as it was told last.
+    mac: Option<MacAddr>,
     /// Why an interface of the name could not be used, as it was logged last.
     refused: Option<String>,
 }
@@ -104,7 +110,9 @@ impl Follower {
             exchange: Arc::clone(&port.exchange),
             used: Some(Used::of(port, index)?),
             sharing: port.sharing.take(),
+            known: KnownPrograms::new(),
             programs: Vec::new(),
+            mac: port.mac,
             refused: None,
         })
     }
@@ -126,6 +134,17 @@ impl Follower {
         self.sharing.as_mut()?.take_taken()
     }
 
+    /// Returns the interface's own MAC address, which no program may have, if it has changed since
+    /// the last call; the polling thread learns of it, too.
+    pub(crate) fn take_mac(&mut self) -> Option<MacAddr> {
+        let mac = self.sharing.as_ref()?.mac();
+        if self.mac.replace(mac) == Some(mac) {
+            return None;
+        }
+        self.exchange.post_mac(mac);
+        Some(mac)
+    }
+
     /// Keeps up with what Linux has of the interface, if it is time.
     pub(crate) fn keep_up(&mut self, now: Instant) {
         if let Some(sharing) = &mut self.sharing {
@@ -143,7 +162,6 @@ impl Follower {
     pub(crate) fn follow(&mut self, interface: &Interface) -> Option<Vec<OwnedFd>> {
         self.exchange.drop_old();
         let named = interface.index().ok();
-        let mut devices = None;
         if let Some(used) = &mut self.used {
             // An IOKernel before this one may have taken the sockets' error.
             let is_here = named.is_some() || interface.name_of(used.index).is_some();
@@ -161,9 +179,10 @@ impl Follower {
                     self.detach("the interface is gone, deleted or moved to another network namespace");
                 }
             }
-            devices = Some(Vec::new());
+            // The polling thread still has the sockets; they are closed before the next look.
+            return Some(Vec::new());
         }
-        named.and_then(|index| self.attach(index)).or(devices)
+        self.attach(named?)
     }
 
     fn log_rename(&self, interface: &Interface) {
@@ -177,7 +196,10 @@ impl Follower {
     fn detach(&mut self, why: &str) {
         let port = &self.spec.interface;
         tracing::warn!(port, "{why}: no frames pass until there is an interface {port}, which is then used");
-        (self.used, self.sharing, self.refused) = (None, None, None);
+        if let Some(sharing) = self.sharing.take() {
+            self.known = sharing.into_programs();
+        }
+        (self.used, self.refused) = (None, None);
         self.account.absences.fetch_add(1, Ordering::Relaxed);
         self.account.absent.store(true, Ordering::Relaxed);
         self.exchange.post(XdpPort::new(self.spec.clone()));
@@ -188,6 +210,10 @@ impl Follower {
         match self.make(index) {
             Ok((port, used, devices)) => {
                 (self.used, self.sharing, self.refused) = (Some(used), port.sharing.take(), None);
+                let known = core::mem::take(&mut self.known);
+                if let Some(sharing) = &mut self.sharing {
+                    sharing.resume(known);
+                }
                 self.share();
                 self.account.absent.store(false, Ordering::Relaxed);
                 self.exchange.post(port);
@@ -234,6 +260,8 @@ pub(super) struct Exchange {
 #[derive(Default)]
 struct Slot {
     next: Option<XdpPort>,
+    /// The interface's own, if it has changed since `next` was made.
+    mac: Option<MacAddr>,
     /// To be closed by the control thread.
     old: Vec<XdpPort>,
 }
@@ -257,9 +285,16 @@ impl Exchange {
     fn post(&self, port: XdpPort) {
         let mut slot = self.lock();
         let unused = slot.next.replace(port);
+        slot.mac = None;
         self.news.store(true, Ordering::Relaxed);
         drop(slot);
         drop(unused);
+    }
+
+    fn post_mac(&self, mac: MacAddr) {
+        let mut slot = self.lock();
+        slot.mac = Some(mac);
+        self.news.store(true, Ordering::Relaxed);
     }
 
     fn drop_old(&self) {
@@ -280,7 +315,11 @@ impl XdpPort {
             Err(TryLockError::WouldBlock) => return,
         };
         exchange.news.store(false, Ordering::Relaxed);
-        let Some(mut fresh) = slot.next.take() else { return };
+        let mac = slot.mac.take();
+        let Some(mut fresh) = slot.next.take() else {
+            self.mac = mac.or(self.mac);
+            return;
+        };
         // The shares of the senders are by these counts, which never go back.
         self.sent.resize(self.sent.len().max(self.queues.len()), 0);
         for (sent, queue) in self.sent.iter_mut().zip(&self.queues) {
@@ -289,6 +328,7 @@ impl XdpPort {
         for (&sent, queue) in self.sent.iter().zip(&mut fresh.queues) {
             queue.count_from(sent);
         }
+        (self.mac, self.is_veth) = (mac.or(fresh.mac), fresh.is_veth);
         core::mem::swap(&mut self.attached, &mut fresh.attached);
         core::mem::swap(&mut self.translation, &mut fresh.translation);
         core::mem::swap(&mut self.queues, &mut fresh.queues);
@@ -315,6 +355,21 @@ mod tests {
         ] {
             assert_eq!(Fate::of(3, is_lost, named), fate, "{is_lost} {named:?}");
         }
+    }
+
+    #[test]
+    fn another_mac_address_and_kind_of_interface_are_taken_over_with_the_port() {
+        let (told, of_port) = (MacAddr([2, 0, 0, 0, 0, 1]), MacAddr([2, 0, 0, 0, 0, 2]));
+        let mut port = XdpPort::new("here0".parse().unwrap());
+        port.exchange.post_mac(told);
+        port.renew();
+        assert_eq!((port.mac(), port.has_local_peer()), (Some(told), false));
+        let mut next = XdpPort::new("here0".parse().unwrap());
+        (next.mac, next.is_veth) = (Some(of_port), true);
+        port.exchange.post_mac(told);
+        port.exchange.post(next);
+        port.renew();
+        assert_eq!((port.mac(), port.has_local_peer()), (Some(of_port), true));
     }
 
     #[test]

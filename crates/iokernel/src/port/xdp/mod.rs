@@ -4,7 +4,9 @@
 //! Owns the sockets (one per receive queue), the program that redirects frames to them (module
 //! `program`), its maps and attachment, and the interface's promiscuous mode. All are descriptors:
 //! they end with the port, or with the process however it dies, and nothing stays behind on the
-//! interface. In a takeover the other process goes on with them (module `handover`). If the
+//! interface. Where a service manager keeps them (`FDSTORE=1`), they stay until it closes them, and
+//! the program goes on redirecting frames to the sockets, which nobody reads before the next start.
+//! In a takeover the other process goes on with them (module `handover`). If the
 //! interface goes away and comes back, they are made anew (module `follow`).
 //!
 //! Linux may go on using the interface, by its MAC address or by its IP addresses. In the second
@@ -311,6 +313,7 @@ impl Port for XdpPort {
     fn poll(&mut self, _now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
         if self.exchange.has_news() {
             self.renew();
+            switch.renewed(self.mac, self.is_veth);
         }
         let (mut frames, count) = (0, self.queues.len());
         if let Some(translation) = &mut self.translation {

@@ -123,8 +123,7 @@ impl FromStr for XdpSpec {
                 }
                 "fill-checksums" => spec.fill_checksums = true,
                 _ => {
-                    let known =
-                        "known words are gateway=, mode=, queues=, zero-copy=, share, share=, fill-checksums";
+                    let known = "known words are gateway=, mode=, queues=, zero-copy=, share, share=addresses, fill-checksums";
                     return Err(OptionError::new(key, known));
                 }
             }

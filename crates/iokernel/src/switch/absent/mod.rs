@@ -77,7 +77,7 @@ const ANSWERS_PER_SECOND: u64 = 5_000;
 const ANSWERS_AT_ONCE: u64 = 1_000;
 /// Maximum number of absent addresses of ended programs. The oldest one makes room of the user who
 /// has the most, so that no user's ends push out another's.
-const MOST_KEPT: usize = 1_024;
+pub(crate) const MOST_KEPT: usize = 1_024;
 /// Maximum number of reports that wait, and of those to one program.
 const MOST_REPORTS: usize = 16_384;
 const MOST_REPORTS_TO_ONE: u16 = 64;

@@ -557,6 +557,43 @@ fn frames_for_an_uplinks_own_address_reach_it_whatever_address_a_runtime_has() {
     assert_eq!(sandbox.world.stats.ports()[0].transmitted.get(), 1);
 }
 
+/// An uplink that has got another interface.
+struct Renewed;
+
+const BEFORE: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+const AFTER: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
+
+impl Port for Renewed {
+    fn name(&self) -> &'static str {
+        "renewed"
+    }
+    fn attachment(&self) -> Attachment {
+        Attachment::Uplink { gateway: None }
+    }
+    fn mac(&self) -> Option<MacAddr> {
+        Some(BEFORE)
+    }
+    fn start(&mut self, _: &Context) -> Result<(), PortError> {
+        Ok(())
+    }
+    fn poll(&mut self, _: Cycles, _: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
+        switch.renewed(Some(AFTER), true);
+        Ok(0)
+    }
+    fn transmit(&mut self, _: Cycles, _: &[u8]) -> bool {
+        true
+    }
+}
+
+#[test]
+fn an_uplink_with_another_interface_has_the_address_and_peer_of_that_one() {
+    let mut sandbox = Sandbox::new(1, vec![Box::new(Renewed)]);
+    let has = |sandbox: &Sandbox, mac: MacAddr| sandbox.switch.macs.find(mac.key()).is_some();
+    assert!(has(&sandbox, BEFORE) && !has(&sandbox, AFTER) && !sandbox.switch.has_local_peer());
+    sandbox.pass(100);
+    assert!(!has(&sandbox, BEFORE) && has(&sandbox, AFTER) && sandbox.switch.has_local_peer());
+}
+
 #[test]
 fn a_failed_port_is_detached_and_the_rest_goes_on() {
     let mut sandbox = two_running(vec![Box::new(Fake { mac: None, fails: true })]);

@@ -17,12 +17,16 @@
 //! | leaves to the gateway's MAC address | destination | that of the next hop which Linux's routes have for the destination |
 //! | comes, IP or ARP | destination | that of the program with the destination or target IP address |
 //! | comes, ARP | target hardware address, if it was the interface's own | the same |
+//! | comes, ARP or neighbour discovery in the gateway's name | source, and the link-layer addresses inside | the gateway's |
+//! | leaves to the gateway's MAC address, ARP | target hardware address | that of the next hop |
 //!
 //! A program finds hosts of its network itself: its ARP requests and neighbour solicitations leave,
 //! and the answers come to its IP address, also where a cloud answers in the place of hosts. It
 //! does not find the gateway: that is an address of the programs' network for which this port
 //! answers, whatever network the real one is in. In clouds that may be another one than the
-//! programs', and Linux's own entry is the one that works there.
+//! programs', and Linux's own entry is the one that works there. A router of the wire that has the
+//! gateway's IP address, or a host that claims it, is seen at the gateway's MAC address: no frame
+//! of the wire changes where frames to other networks go.
 //!
 //! # Who is who
 //! In the switch a program is its MAC and IP address, and may send from no other ([`check`] and
@@ -44,7 +48,7 @@
 //! [`inspect`]: crate::switch
 //! [`foreign`]: crate::switch
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -54,15 +58,16 @@ use crate::frame::{
     ARP_FRAME, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME, IPV6_FRAME, MacAddr,
 };
 use crate::port::Inject;
-use crate::switch::packet::{ICMPV6, Part, decode};
+use crate::switch::packet::{ICMPV6, Packet, Part, decode};
 use crate::switch::{Resolution, resolution, resolved};
 
-/// Maximum number of answers for the gateway that wait for the next poll; a program asks again.
-const MOST_ANSWERS: usize = 64;
-/// Messages of neighbour discovery that hosts send: router solicitation, neighbour solicitation and
-/// advertisement (RFC 4861 section 4).
-const DISCOVERY: [u8; 3] = [133, 135, 136];
+const ROUTER_SOLICITATION: u8 = 133;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
+const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+/// Messages of neighbour discovery that hosts send (RFC 4861 section 4).
+const DISCOVERY: [u8; 3] = [ROUTER_SOLICITATION, NEIGHBOUR_SOLICITATION, NEIGHBOUR_ADVERTISEMENT];
+/// Protocols whose packets are no messages of neighbour discovery: most are of these.
+const TCP_AND_UDP: [u8; 2] = [6, 17];
 
 /// Networks behind the gateway of one family, the longest prefix first, each with the station of
 /// its next hop.
@@ -188,14 +193,16 @@ pub(super) struct Translation {
     latest: Arc<Latest>,
     view: Arc<View>,
     gateway: Option<Gateway>,
-    answers: VecDeque<Vec<u8>>,
+    /// Answers for the gateway that wait for the next poll, by the station that asked and the
+    /// EtherType. A later one replaces an earlier one, so no program takes another's place.
+    answers: BTreeMap<([u8; 6], u16), Vec<u8>>,
     counts: Arc<Counts>,
 }
 
 impl Translation {
     pub(super) fn new(latest: Arc<Latest>, gateway: Option<Gateway>, counts: Arc<Counts>) -> Self {
         let view = latest.take().unwrap_or_default();
-        Self { latest, view, gateway, answers: VecDeque::new(), counts }
+        Self { latest, view, gateway, answers: BTreeMap::new(), counts }
     }
 
     /// Takes up the latest view, and injects the answers that wait; returns how many.
@@ -204,9 +211,12 @@ impl Translation {
             self.view = view;
         }
         let count = self.answers.len();
-        self.answers.drain(..).for_each(|frame| {
-            switch.inject(&frame);
-        });
+        // Nothing is taken while there is nothing: this is each poll's path.
+        if count > 0 {
+            for frame in core::mem::take(&mut self.answers).into_values() {
+                switch.inject(&frame);
+            }
+        }
         count
     }
 
@@ -217,7 +227,13 @@ impl Translation {
 
     /// Translates a frame from the wire. Returns false if it is for no address of a program.
     pub(super) fn enter(&self, frame: &mut [u8], station: impl Fn(IpAddr) -> Option<MacAddr>) -> bool {
-        enter(frame, self.view.own, station).is_some()
+        if enter(frame, self.view.own, station).is_none() {
+            return false;
+        }
+        if let Some(gateway) = self.gateway {
+            hide_station(frame, gateway);
+        }
+        true
     }
 
     /// Decides on a frame of a program, before [`leave`] translates the copy that leaves.
@@ -235,9 +251,8 @@ impl Translation {
             && let Some(Resolution::Question { target, by, station }) = resolution(frame)
             && gateway.has(target)
         {
-            let answer = resolved(target, gateway.mac(), (by, station));
-            if let Some(answer) = answer.filter(|_| self.answers.len() < MOST_ANSWERS) {
-                self.answers.push_back(answer);
+            if let Some(answer) = resolved(target, gateway.mac(), (by, station)) {
+                self.answers.insert((station.0, ethertype), answer);
                 self.counts.answered.fetch_add(1, Ordering::Relaxed);
             }
             return Outward::Answered;
@@ -274,11 +289,12 @@ fn address6(frame: &[u8], at: usize) -> Option<IpAddr> {
     Some(IpAddr::from(*frame.get(at..)?.first_chunk::<16>()?))
 }
 
-/// Returns the destination of an IP packet.
+/// Returns the destination of an IP packet, and the target of ARP.
 fn destination(frame: &[u8], ethertype: u16) -> Option<IpAddr> {
     match ethertype {
         ETHERTYPE_IPV4 => address4(frame, IPV4_FRAME - 4),
         ETHERTYPE_IPV6 => address6(frame, IPV6_FRAME - 16),
+        ETHERTYPE_ARP => address4(frame, ARP_FRAME - 4),
         _ => None,
     }
 }
@@ -297,10 +313,7 @@ fn asks(frame: &[u8], ethertype: u16) -> bool {
 /// See [`Translation::enter`].
 fn enter(frame: &mut [u8], own: MacAddr, station: impl Fn(IpAddr) -> Option<MacAddr>) -> Option<()> {
     let ethertype = u16::from_be_bytes([*frame.get(12)?, *frame.get(13)?]);
-    let to = match ethertype {
-        ETHERTYPE_ARP => address4(frame, ARP_FRAME - 4)?,
-        _ => destination(frame, ethertype)?,
-    };
+    let to = destination(frame, ethertype)?;
     if to.is_multicast() {
         // A neighbour solicitation, which the switch delivers by its group.
         return Some(());
@@ -313,22 +326,58 @@ fn enter(frame: &mut [u8], own: MacAddr, station: impl Fn(IpAddr) -> Option<MacA
     Some(())
 }
 
-/// See [`Translation::leave`].
-fn leave(frame: &mut [u8], own: MacAddr, station: Option<MacAddr>) {
-    if let Some(station) = station {
-        frame[..6].copy_from_slice(&station.0);
-    }
-    frame[6..12].copy_from_slice(&own.0);
+/// Has a frame from the wire that speaks for the gateway, by ARP or neighbour discovery, come from
+/// the gateway's MAC address.
+fn hide_station(frame: &mut [u8], gateway: Gateway) {
+    let mac = gateway.mac();
     match u16::from_be_bytes([frame[12], frame[13]]) {
-        ETHERTYPE_ARP if frame.len() >= ARP_FRAME => frame[22..28].copy_from_slice(&own.0),
-        ETHERTYPE_IPV6 => leave_discovery(frame, own),
+        ETHERTYPE_ARP
+            if frame.len() >= ARP_FRAME && address4(frame, 28).is_some_and(|sender| gateway.has(sender)) =>
+        {
+            frame[6..12].copy_from_slice(&mac.0);
+            frame[22..28].copy_from_slice(&mac.0);
+        }
+        ETHERTYPE_IPV6 if frame.get(20).is_some_and(|next| !TCP_AND_UDP.contains(next)) => {
+            if let Ok(Some(packet)) = decode(frame, frame.len())
+                && speaks_for(&packet, gateway)
+            {
+                frame[6..12].copy_from_slice(&mac.0);
+                replace_options(frame, mac);
+            }
+        }
         _ => {}
     }
 }
 
-/// Writes the interface's own MAC address into the options of a message of neighbour discovery. The
-/// switch has checked the message and its options.
-fn leave_discovery(frame: &mut [u8], own: MacAddr) {
+/// Returns whether a message of neighbour discovery says where the gateway is.
+fn speaks_for(packet: &Packet<'_>, gateway: Gateway) -> bool {
+    let has = |ip: u128| gateway.has(IpAddr::V6(ip.into()));
+    let Some(&kind) = packet.payload.first().filter(|_| packet.protocol == ICMPV6) else { return false };
+    let target = || address6(packet.payload, 8);
+    DISCOVERY.contains(&kind)
+        && (has(packet.source)
+            || kind == NEIGHBOUR_ADVERTISEMENT && target().is_some_and(|target| gateway.has(target)))
+}
+
+/// See [`Translation::leave`].
+fn leave(frame: &mut [u8], own: MacAddr, station: Option<MacAddr>) {
+    let is_arp = frame[12..14] == ETHERTYPE_ARP.to_be_bytes() && frame.len() >= ARP_FRAME;
+    if let Some(station) = station {
+        if is_arp && frame[..6] == frame[32..38] {
+            frame[32..38].copy_from_slice(&station.0);
+        }
+        frame[..6].copy_from_slice(&station.0);
+    }
+    frame[6..12].copy_from_slice(&own.0);
+    if is_arp {
+        frame[22..28].copy_from_slice(&own.0);
+    } else if frame[12..14] == ETHERTYPE_IPV6.to_be_bytes() {
+        replace_options(frame, own);
+    }
+}
+
+/// Writes a MAC address into the link-layer address options of a message of neighbour discovery.
+fn replace_options(frame: &mut [u8], mac: MacAddr) {
     let Ok(Some(packet)) = decode(frame, frame.len()) else { return };
     let [kind, ..] = *packet.payload else { return };
     if packet.protocol != ICMPV6 || packet.part != Part::Whole || !DISCOVERY.contains(&kind) {
@@ -338,13 +387,13 @@ fn leave_discovery(frame: &mut [u8], own: MacAddr) {
     let start = packet.payload.as_ptr().addr() - frame.as_ptr().addr();
     let end = start + packet.payload.len();
     // A router solicitation has no target.
-    let mut at = start + if kind == DISCOVERY[0] { 8 } else { 24 };
+    let mut at = start + if kind == ROUTER_SOLICITATION { 8 } else { 24 };
     // Bounded: every round takes at least eight bytes.
     while let Some(&[option, units]) = frame[..end].get(at..).and_then(<[u8]>::first_chunk) {
         let len = 8 * usize::from(units);
         // Source and target link-layer address (RFC 4861 section 4.6.1).
         if matches!(option, 1 | 2) && len == 8 && at + 8 <= end {
-            replace(&mut frame[start..end], at - start + 2, own);
+            replace(&mut frame[start..end], at - start + 2, mac);
         } else if len == 0 {
             return;
         }

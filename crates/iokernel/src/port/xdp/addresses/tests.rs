@@ -154,6 +154,57 @@ fn the_gateway_is_answered_for_and_frames_to_it_go_to_linuxs_next_hops() {
 }
 
 #[test]
+fn a_router_or_host_that_speaks_for_the_gateway_is_seen_at_the_gateways_station() {
+    let mut port = translation(Some(GATEWAY));
+    let (own, gateway) = (MacAddr::derived(PROGRAM), GATEWAY.mac());
+    let mut asks = arp(GATEWAY.ip, PROGRAM);
+    for at in [6..12, 22..28] {
+        asks[at].copy_from_slice(&OTHER_ROUTER.0);
+    }
+    assert!(port.enter(&mut asks, station));
+    assert_eq!((&asks[..12], &asks[22..28]), (&[own.0, gateway.0].concat()[..], &gateway.0[..]));
+    // The answer finds the router that Linux has.
+    let mut answer = arp(PROGRAM, GATEWAY.ip);
+    answer[21] = 2;
+    answer[..6].copy_from_slice(&gateway.0);
+    answer[32..38].copy_from_slice(&gateway.0);
+    let left = outward(&mut port, &answer).expect("it leaves");
+    assert_eq!((&left[..12], &left[22..28]), (&[ROUTER.0, OWN.0].concat()[..], &OWN.0[..]));
+    assert_eq!(left[32..38], ROUTER.0);
+    let ip6 = GATEWAY.ip6.unwrap();
+    let asks = |mac| Neighbour::Solicitation { target: PROGRAM6, source: Some(mac) };
+    let tells =
+        |target, mac| Neighbour::Advertisement { target, solicited: true, replaces: true, mac: Some(mac) };
+    for (said, source, seen) in [
+        (asks(ROUTER), ip6, asks(gateway)),
+        (tells(ip6, ROUTER), ip6, tells(ip6, gateway)),
+        (tells(ip6, ROUTER), HOST6, tells(ip6, gateway)),
+        (tells(HOST6, ROUTER), HOST6, tells(HOST6, ROUTER)),
+    ] {
+        let mut frame = discovery(said, source, PROGRAM6);
+        frame[6..12].copy_from_slice(&ROUTER.0);
+        assert!(port.enter(&mut frame, station));
+        assert_eq!(message(&frame), seen);
+        let from = if seen == said { ROUTER } else { gateway };
+        assert_eq!(frame[6..12], from.0, "{said:?}");
+    }
+}
+
+#[test]
+fn a_program_that_asks_much_for_the_gateway_takes_no_others_answer() {
+    let mut port = translation(Some(GATEWAY));
+    for _ in 0..500 {
+        assert_eq!(port.judge(&arp(PROGRAM, GATEWAY.ip)), Outward::Answered);
+    }
+    assert_eq!(port.judge(&arp(HOST, GATEWAY.ip)), Outward::Answered);
+    let mut seen = Seen::default();
+    assert_eq!(port.poll(&mut seen), 2);
+    let to: Vec<MacAddr> =
+        seen.0.get_mut().iter().map(|frame| MacAddr(*frame.first_chunk().unwrap())).collect();
+    assert_eq!(to, [MacAddr::derived(PROGRAM), MacAddr::derived(HOST)]);
+}
+
+#[test]
 fn a_new_view_is_taken_up_at_the_next_poll() {
     let mut port = translation(Some(GATEWAY));
     port.latest.set(View::new(ROUTER, [(IpAddr::from([0, 0, 0, 0]), 0, Some(OWN))]));

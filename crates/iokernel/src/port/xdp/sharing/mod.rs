@@ -21,10 +21,11 @@
 //!
 //! | step | lie or failure | consequence |
 //! |---|---|---|
-//! | the IOKernel is killed | - | map and program end with it; Linux drops what comes for programs, since it has not their addresses, and their connections go on with the next IOKernel |
+//! | the IOKernel is killed | - | map and program end with its descriptors, and Linux drops what comes for programs, since it has not their addresses; where a service manager keeps the descriptors, frames go on to the sockets, as many as these hold; in both cases their connections go on with the next IOKernel |
 //! | an IOKernel takes over | - | it goes on with the maps; addresses in them are kept as those of programs that have ended, until these come back |
 //! | a router's station | a host of the wire answers ARP for it | Linux is deceived as without Tailwater; a permanent entry prevents it |
-//! | more addresses than the map holds | - | those registered last stay Linux's; a line in the log |
+//! | programs that end fill the map | one user starts and ends many | of ended programs the latest [`MOST_ENDED`] addresses are kept; those of registered ones are entered first |
+//! | more addresses than the map holds | - | the rest stays Linux's; a line in the log |
 //! | Linux answers no question | - | what was known stays in effect; a line in the log, once |
 
 use rustix::io::Errno;
@@ -39,7 +40,7 @@ use super::addresses::{Gateway, Latest, View};
 use super::linux::{Linux, Route};
 use super::program::{self, Owned, Settings};
 use crate::frame::MacAddr;
-use crate::switch::KEPT_S;
+use crate::switch::{KEPT_S, MOST_KEPT};
 use crate::sys::interface::Interface;
 
 /// Time between two looks without news.
@@ -51,6 +52,8 @@ const LEAST_PAUSE: Duration = Duration::from_millis(50);
 const KEPT: Duration = Duration::from_secs(KEPT_S);
 /// Maximum number of addresses: three of each program, and of each whose end is still answered for.
 const MOST_ADDRESSES: u32 = 8_192;
+/// Maximum number of addresses of programs that have ended: three of each that is answered for.
+const MOST_ENDED: usize = 3 * MOST_KEPT;
 /// Maximum number of routes that are followed, the longest prefixes first; the default routes count
 /// beside them.
 const MOST_ROUTES: usize = 64;
@@ -62,6 +65,9 @@ pub(super) type Addresses = Map<[u64; 2], u32>;
 pub(super) fn address_map() -> Result<Addresses, Errno> {
     Map::hash(MOST_ADDRESSES)
 }
+
+/// Addresses of programs, and until when for one that has ended.
+pub(super) type KnownPrograms = HashMap<IpAddr, Option<Instant>>;
 
 /// See the module documentation.
 #[derive(Debug)]
@@ -84,8 +90,7 @@ pub(crate) struct Sharing {
 #[derive(Debug)]
 struct Programs {
     map: Arc<Addresses>,
-    /// Addresses of programs, and until when for one that has ended.
-    theirs: HashMap<IpAddr, Option<Instant>>,
+    theirs: KnownPrograms,
     /// Those that the map has.
     entered: HashSet<IpAddr>,
     /// Addresses that Linux has.
@@ -152,6 +157,24 @@ impl Sharing {
         }
     }
 
+    /// Returns the interface's own MAC address.
+    pub(super) fn mac(&self) -> MacAddr {
+        self.owned.mac
+    }
+
+    /// Returns the addresses of the programs, for the next attachment.
+    pub(super) fn into_programs(self) -> KnownPrograms {
+        self.programs.map(|programs| programs.theirs).unwrap_or_default()
+    }
+
+    /// Goes on with addresses of an earlier attachment: its programs that have ended are answered
+    /// for still.
+    pub(super) fn resume(&mut self, before: KnownPrograms) {
+        if let Some(programs) = &mut self.programs {
+            programs.theirs.extend(before);
+        }
+    }
+
     /// Looks at what Linux has, if it is time or something has changed.
     pub(crate) fn follow(&mut self, now: Instant) {
         let early = self.looked.is_some_and(|at| now.saturating_duration_since(at) < LEAST_PAUSE);
@@ -181,7 +204,12 @@ impl Sharing {
     /// Follows the interface's own addresses and its MTU.
     fn follow_own(&mut self) {
         let (port, mtu) = (&self.port, self.mtu);
-        if let Ok(carries) = self.interface.mtu()
+        let (carries, mac, ip) = (self.interface.mtu(), self.interface.mac(), self.interface.ip());
+        // They are read by name, which another interface may have taken.
+        if self.interface.index() != Ok(self.index) {
+            return;
+        }
+        if let Ok(carries) = carries
             && core::mem::replace(&mut self.carries, carries) != carries
             && carries < mtu.into()
         {
@@ -191,8 +219,8 @@ impl Sharing {
                 "packets of programs have up to {mtu} bytes, and the interface drops longer ones than it carries; `ip link set {port} mtu {mtu}`"
             );
         }
-        let Ok(mac) = self.interface.mac() else { return };
-        let owned = Owned { mac, ip: self.interface.ip(), ..self.owned };
+        let Ok(mac) = mac else { return };
+        let owned = Owned { mac, ip, ..self.owned };
         if owned == self.owned || self.settings.set(0, owned.settings()).is_err() {
             return;
         }
@@ -227,7 +255,8 @@ impl Programs {
             failed: false,
             full: false,
             taken: HashSet::new(),
-            taken_changed: false,
+            // What an earlier attachment has told is out of date, also if there is nothing now.
+            taken_changed: true,
         })
     }
 
@@ -239,32 +268,47 @@ impl Programs {
             }
         }
         self.theirs.extend(registered.into_iter().map(|ip| (ip, None)));
+        self.forget_earliest();
+    }
+
+    /// Keeps to the maximum of addresses of ended programs.
+    fn forget_earliest(&mut self) {
+        let ended = self.theirs.iter().filter_map(|(&ip, &until)| Some((until?, ip)));
+        let mut ended: Vec<(Instant, IpAddr)> = ended.collect();
+        let excess = ended.len().saturating_sub(MOST_ENDED);
+        if excess > 0 {
+            ended.select_nth_unstable(excess - 1);
+            ended[..excess].iter().for_each(|(_, ip)| _ = self.theirs.remove(ip));
+        }
     }
 
     /// Makes the map have the addresses of programs that are not Linux's.
     fn enter(&mut self, port: &str) {
         let wanted = |ip: &IpAddr| self.theirs.contains_key(ip) && !self.hosts.contains(ip);
         let gone: Vec<IpAddr> = self.entered.iter().copied().filter(|ip| !wanted(ip)).collect();
-        let new: Vec<IpAddr> =
+        let mut new: Vec<IpAddr> =
             self.theirs.keys().copied().filter(|ip| wanted(ip) && !self.entered.contains(ip)).collect();
         for ip in gone {
             if self.map.remove(program::key(ip)).is_ok() {
                 self.entered.remove(&ip);
             }
         }
+        // Those of registered programs first: false is before true.
+        new.sort_by_key(|ip| self.theirs[ip].is_some());
+        let mut full = false;
         for ip in new {
             match self.map.set(program::key(ip), 0) {
                 Ok(()) => _ = self.entered.insert(ip),
                 // It is tried again at each look.
                 Err(error) => {
-                    if !core::mem::replace(&mut self.full, true) {
+                    if !full && !self.full {
                         tracing::error!(port, %ip, %error, "frames for this and other addresses of programs go to Linux: the map takes no more");
                     }
-                    return;
+                    full = true;
                 }
             }
         }
-        self.full = false;
+        self.full = full;
     }
 
     /// Reads what Linux has, and puts changes into effect.
@@ -290,8 +334,11 @@ impl Programs {
         (self.taken, self.hosts) = (taken, hosts);
         self.theirs.retain(|_, until| until.is_none_or(|until| now < until));
         self.enter(port);
-        let networks = routes.iter().map(|r| (r.network, r.prefix_len, self.stations.get(&r.via).copied()));
-        let view = View::new(own, networks);
+        let station = |via: &IpAddr| self.stations.get(via).copied();
+        let networks = routes.iter().map(|r| (r.network, r.prefix_len, station(&r.via)));
+        // A next hop is reached by its own station, whichever route has its address.
+        let hops = routes.iter().map(|r| (r.via, if r.via.is_ipv4() { 32 } else { 128 }, station(&r.via)));
+        let view = View::new(own, networks.chain(hops));
         if view != self.view {
             self.view = view.clone();
             self.latest.set(view);

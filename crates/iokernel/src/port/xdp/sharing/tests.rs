@@ -118,6 +118,42 @@ fn addresses_of_programs_are_redirected_and_those_of_linux_never() {
 }
 
 #[test]
+fn ended_programs_leave_room_and_are_known_to_the_next_attachment() {
+    let Some((mut sharing, map, _namespaces)) = scene() else { return };
+    let many = |first: u32, count: usize| -> Vec<IpAddr> {
+        (first..).take(count).map(|i| Ipv4Addr::from_bits(i).into()).collect()
+    };
+    let (early, late) = (many(0x0a4d_1000, 1000), many(0x0a4d_2000, MOST_ENDED));
+    for addresses in [&early, &late] {
+        sharing.set_programs(addresses.iter().copied());
+        sharing.set_programs([]);
+    }
+    sharing.set_programs([PROGRAM]);
+    let has = |ip| map.get(program::key(ip)).expect("the map can be read").is_some();
+    assert!(has(PROGRAM) && late.iter().all(|&ip| has(ip)) && !early.iter().any(|&ip| has(ip)));
+    assert_eq!(programs(&sharing).theirs.len(), MOST_ENDED + 1);
+    let before = sharing.into_programs();
+    let Some((mut next, map, _namespaces)) = scene() else { return };
+    let has = |ip| map.get(program::key(ip)).expect("the map can be read").is_some();
+    next.resume(before);
+    next.set_programs([OTHER]);
+    // That which was registered before has ended in between: one more than are kept.
+    assert!(has(OTHER) && has(PROGRAM));
+    assert_eq!(late.iter().filter(|&&ip| has(ip)).count(), MOST_ENDED - 1);
+}
+
+#[test]
+fn an_interface_that_takes_the_name_changes_no_settings() {
+    let Some((mut sharing, _, [here, _there])) = scene() else { return };
+    let before = sharing.owned;
+    here.ip(&["link", "set", "here0", "down"]);
+    here.ip(&["link", "set", "here0", "name", "away0"]);
+    here.ip(&["link", "add", "here0", "type", "veth", "peer", "name", "peer0"]);
+    sharing.follow(Instant::now() + PAUSE);
+    assert_eq!(sharing.owned, before);
+}
+
+#[test]
 fn the_interfaces_own_address_is_followed() {
     let Some((mut sharing, _, [here, _there])) = scene() else { return };
     let mac = "02:00:00:00:00:08";
