@@ -125,6 +125,7 @@ static LOOKS: AtomicU32 = AtomicU32::new(300);
 
 /// Sets the number of looks, 100 ms apart, at which a program with an unread SIGTERM must be seen
 /// without a core before it ends. For tests.
+#[doc(hidden)]
 pub fn set_looks_before_end(looks: u32) {
     LOOKS.store(looks, Relaxed);
 }

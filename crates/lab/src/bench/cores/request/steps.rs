@@ -16,6 +16,9 @@ use super::Sample;
 /// Time after the user thread's first instruction within which the IOKernel's look at the kthread
 /// still belongs to its request.
 const LATE: Cycles = 1_000_000;
+/// Time that a look of the IOKernel takes at most in a quiet round: one that sees a request began
+/// at most so long before it.
+const LOOK_NS: u64 = 1_500;
 
 /// The trace of an IOKernel.
 pub struct Trace {
@@ -87,11 +90,13 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// Returns the steps of a request. Its decision is the first one before its thread runs.
+    /// Returns the steps of a request. Its decision is the last one before its thread runs, whose
+    /// time is that of the look in which it was made: it may have begun before the request.
     pub fn of(sample: Sample, events: &[CoreEvent], clock: &Clock) -> Self {
         let us = |at: Cycles| clock.to_ns(at.saturating_sub(sample.requested)) as f64 / 1e3;
         let after = |from: Cycles, to: Cycles| events.iter().filter(move |e| (from..=to).contains(&e.at));
-        let decided = after(sample.requested, sample.ran).find(|event| event.step == CoreStep::Decided);
+        let look = sample.requested.saturating_sub(clock.from_ns(LOOK_NS));
+        let decided = after(look, sample.ran).filter(|event| event.step == CoreStep::Decided).last();
         let later = |step, who: Option<Who>| {
             let mut all = after(decided?.at, sample.ran.saturating_add(LATE));
             all.find(|event| event.step == step && Some(event.who) == who).map(|event| us(event.at))
@@ -126,6 +131,8 @@ mod tests {
         let (ceded, running) = (Some(3.0), Some(8.0));
         let steps = Steps { runnable: 1.0, decided: Some(2.0), ceded, running, ran: 6.0 };
         assert_eq!(Steps::of(sample, &events, &clock), steps);
+        let seen = Sample { requested: 4_000, ran: 6_000, ..sample };
+        assert_eq!(Steps::of(seen, &events, &clock).decided, Some(0.0), "by a look that had begun");
         let kept = Sample { requested: 5_000, runnable: 6_000, ran: 7_000 };
         let kept = Steps::of(kept, &events, &clock);
         let steps = Steps { runnable: 1.0, decided: None, ceded: None, running: None, ran: 2.0 };
