@@ -124,6 +124,9 @@ pub struct IokernelArgs {
 /// # Errors
 /// If the IOKernel cannot start, with what is missing.
 pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
+    // Before this process opens a descriptor of its own, which may get the number of one that the
+    // variables name and the manager has not passed.
+    let stored = Stored::take();
     if args.check {
         return check(args);
     }
@@ -150,7 +153,7 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     let plan = nat::Plan::new(&config)?;
     plan.as_ref().map_or(Ok(()), nat::Plan::check)?;
     // In a takeover the other IOKernel passes the devices.
-    let kept = if args.takeover { Vec::new() } else { Stored::take().pass(&mut ports, &notifier) };
+    let kept = if args.takeover { Vec::new() } else { stored.pass(&mut ports, &notifier) };
     // Before a takeover: then nothing is left to fail.
     let reloads =
         reloads.map(|signals| reload_on(signals, args.clone(), Arc::clone(&notifier))).transpose()?;

@@ -1,18 +1,43 @@
 //! Files that commands write.
 
-use std::fs::File;
+use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 use anyhow::Context;
+use rustix::fs::OFlags;
 
 /// Writes `content` to the file `path`, to its last byte.
 ///
 /// # Errors
 /// If the file cannot be written, or its content not be made.
 pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>) -> anyhow::Result<()> {
+    write_to(path, |path| File::create(path), content)
+}
+
+/// As [`write`], to a file that only its owner may read if it is new, and through no symbolic link:
+/// the command may be root's, and the folder another user's.
+///
+/// # Errors
+/// As `write`, and if `path` is a symbolic link.
+pub fn write_private(
+    path: &Path,
+    content: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
+    write_to(path, |path| options.open(path), content)
+}
+
+fn write_to(
+    path: &Path,
+    open: impl FnOnce(&Path) -> std::io::Result<File>,
+    content: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     let attempt = || -> anyhow::Result<()> {
-        let mut out = BufWriter::new(File::create(path)?);
+        let mut out = BufWriter::new(open(path)?);
         content(&mut out)?;
         Ok(out.flush()?)
     };
@@ -22,6 +47,18 @@ pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> anyhow::Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_private_file_is_its_owners_and_no_link_is_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let [file, link] = ["file", "link"].map(|name| folder.path().join(name));
+        write_private(&file, |out| Ok(out.write_all(b"one")?)).unwrap();
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        write_private(&link, |out| Ok(out.write_all(b"two")?)).unwrap_err();
+        assert_eq!(std::fs::read(&file).unwrap(), b"one");
+    }
 
     #[test]
     fn a_disk_that_is_full_for_the_last_bytes_is_an_error() {

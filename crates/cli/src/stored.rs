@@ -5,6 +5,9 @@
 //! device then lasts over a crash, with its addresses, the routes to it, the neighbours that Linux
 //! knows behind it and the frames that it holds. What the next process cannot use is removed from
 //! the store, and made anew. Without a manager that keeps descriptors nothing is stored.
+//!
+//! AF_XDP sockets are never stored: a port makes others when its interface goes away and comes
+//! back, and Linux before 6.4 lets no other process go on with them.
 
 use std::collections::BTreeMap;
 
@@ -42,23 +45,26 @@ impl Stored {
         stored
     }
 
-    /// Passes the devices to the ports of the same names; returns the names of those that are in
-    /// use. The manager forgets all others before this returns, so that they are gone and may be
-    /// made anew.
+    /// Passes the devices to the ports of the same names whose devices last; returns the names of
+    /// those that are in use. The manager forgets all others before this returns, so that they are
+    /// gone and may be made anew.
     pub fn pass(self, ports: &mut [Box<dyn Port>], notifier: &Notifier) -> Vec<String> {
         let Self { devices, others: mut unused } = self;
         let mut used = Vec::new();
         for (name, devices) in devices {
             let names: Vec<String> = devices.keys().map(|place| name_of(&name, *place)).collect();
-            let port = ports.iter_mut().find(|port| port.name() == name);
+            let port = ports.iter_mut().find(|port| port.name() == name && port.devices_last());
             let inherited = port.map(|port| port.inherit(devices.into_values().collect()));
             match inherited {
                 Some(Ok(())) => {
                     tracing::info!(port = name, "goes on with the device that the service manager has kept");
                     used.extend(names);
                 }
-                Some(Err(error)) => {
-                    tracing::warn!(port = name, %error, "the device that the service manager has kept is of no use");
+                Some(Err(_)) => {
+                    tracing::warn!(
+                        port = name,
+                        "the device that the service manager has kept is gone, or has other options: makes it anew"
+                    );
                     unused.extend(names);
                 }
                 None => unused.extend(names),
@@ -71,9 +77,14 @@ impl Stored {
     }
 }
 
-/// Has the manager keep the devices of an IOKernel.
+/// Has the manager keep the devices of an IOKernel, and forget those that it has not taken over
+/// from the one before.
 pub fn store(iokernel: &IoKernel, notifier: &Notifier) {
-    for (port, devices) in iokernel.devices() {
+    let left = names_of(iokernel.left_devices());
+    if !left.is_empty() {
+        notifier.forget(&left);
+    }
+    for (port, devices) in iokernel.lasting_devices() {
         for (place, device) in devices.iter().enumerate() {
             let name = name_of(port, place);
             // Others are no names for a manager (sd_pid_notify_with_fds(3)).
@@ -82,6 +93,11 @@ pub fn store(iokernel: &IoKernel, notifier: &Notifier) {
             }
         }
     }
+}
+
+/// Returns the names of the descriptors of these ports, each with their number.
+fn names_of(ports: &[(String, usize)]) -> Vec<String> {
+    ports.iter().flat_map(|(port, count)| (0..*count).map(move |place| name_of(port, place))).collect()
 }
 
 fn name_of(port: &str, place: usize) -> String {
@@ -103,6 +119,7 @@ mod tests {
     use std::mem::MaybeUninit;
     use tailwater_iokernel::port::Attachment;
     use tailwater_iokernel::port::memory::pair;
+    use tailwater_iokernel::port::options::PortOptions;
 
     fn file() -> OwnedFd {
         File::open("/dev/null").unwrap().into()
@@ -115,15 +132,20 @@ mod tests {
         let places = |port: &str| stored.devices[port].keys().copied().collect::<Vec<_>>();
         assert_eq!((places("eth0.100"), places("tw0")), (vec![0, 1], vec![0]));
         assert_eq!(stored.others, ["connection", "tw0.x"]);
+        let left = [("tw0".to_owned(), 2), ("eth0.100".to_owned(), 1), ("none".to_owned(), 0)];
+        assert_eq!(names_of(&left), ["tw0.0", "tw0.1", "eth0.100.0"]);
     }
 
     #[test]
     fn what_no_port_can_use_is_forgotten_and_the_start_goes_on() {
         let (manager, notifier) = manager("stored");
-        // A port in memory has no device, and refuses one.
+        // A port in memory has no device that lasts.
         let uplink = Attachment::Uplink { gateway: None };
         let mut ports: Vec<Box<dyn Port>> = vec![Box::new(pair("memory", uplink).unwrap().0)];
-        let names = ["memory.0", "tw9.0", "other"];
+        // Nor has an interface through AF_XDP.
+        let options = PortOptions { xdp: Some("eth9".to_owned()), ..PortOptions::default() };
+        ports.extend(options.build().unwrap());
+        let names = ["memory.0", "eth9.0", "tw9.0", "other"];
         let stored = Stored::of(names.map(|name| (name.to_owned(), file())).into());
         let heard = std::thread::scope(|scope| {
             let hears = scope.spawn(|| {

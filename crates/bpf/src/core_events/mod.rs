@@ -17,9 +17,11 @@ use crate::sys::ring::Ring;
 use crate::sys::tracepoint;
 use program::{Core, Record, What};
 
-/// Bytes of the ring: 80,000 events, which are those of a core that changes hands 100,000 times a
-/// second in 0.4 s.
-const RING_BYTES: usize = 4 << 20;
+/// Bytes of the ring for each core: 80,000 events, which are those of a core that changes hands
+/// 100,000 times a second in 0.4 s.
+const CORE_BYTES: usize = 4 << 20;
+/// Most bytes of the ring.
+const MOST_BYTES: usize = 64 << 20;
 
 /// Something that happened on a core.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +30,8 @@ pub struct Event {
     pub at_ns: u64,
     /// The core.
     pub core: u16,
+    /// Events of the core that were lost before this one, since the watch began; wraps around.
+    pub lost: u32,
     /// What happened.
     pub kind: Kind,
 }
@@ -72,7 +76,7 @@ impl Recorder {
         }
         let count = watched.iter().max().map_or(1, |&core| u32::from(core) + 1);
         let cores = Map::array(count)?;
-        let ring = Ring::new(RING_BYTES)?;
+        let ring = Ring::new(ring_bytes(watched.len()))?;
         let (map, into) = (cores.number(), ring.number());
         let mut names = Vec::new();
         let mut links = attach_interrupts(|side, _, name| {
@@ -109,7 +113,7 @@ impl Recorder {
                 What::End(place) => interrupt(place).map(Kind::Ends),
             };
             if let Some(kind) = kind {
-                return Some(Event { at_ns, core, kind });
+                return Some(Event { at_ns, core, lost: (word >> 32) as u32, kind });
             }
         }
         None
@@ -125,6 +129,11 @@ impl Recorder {
     }
 }
 
+/// Returns the size of the ring for so many cores: a power of two, as the kernel wants it.
+fn ring_bytes(cores: usize) -> usize {
+    MOST_BYTES.min(CORE_BYTES * cores.min(MOST_BYTES / CORE_BYTES).next_power_of_two())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -136,11 +145,18 @@ mod tests {
     const SECOND: u64 = 1_000_000_000;
 
     #[test]
+    fn the_ring_grows_with_the_cores_up_to_a_bound() {
+        assert_eq!([0, 1, 3, 16, 1000].map(|cores| ring_bytes(cores) >> 20), [4, 4, 16, 64, 64]);
+    }
+
+    #[test]
     fn a_thread_that_leaves_its_core_and_the_interrupts_there_are_written_down() {
         let allowed = sched_getaffinity(None).unwrap();
         let core = (0..CpuSet::MAX_CPU).rfind(|&core| allowed.is_set(core)).unwrap() as u16;
         let mut recorder = match Recorder::start(&[core]) {
             Ok(recorder) => recorder,
+            Err(Refused::Kernel(why)) if why.contains("refuses the program") => panic!("{why}"),
+            // Rights are missing, or the kernel has no rings (before 5.8).
             Err(refused) => return eprintln!("skipped: {refused}"),
         };
         let mut one = CpuSet::new();

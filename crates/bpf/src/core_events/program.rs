@@ -16,8 +16,9 @@ const OUTPUT: u32 = 130;
 /// `BPF_RB_NO_WAKEUP`: nothing waits for the ring.
 const NO_WAKEUP: u32 = 1;
 
-/// What is written: time in nanoseconds; core and [`What`]; thread number, and that of the process
-/// in the high half; name of the thread.
+/// What is written: time in nanoseconds; core and [`What`], and in the high half how many records
+/// of the core were lost before; thread number, and that of the process in the high half; name of
+/// the thread.
 pub(super) type Record = [u64; 3 + COMMAND_LEN / 8];
 
 /// Of a core: whether it is watched, and the number of records for which the ring had no room.
@@ -45,7 +46,7 @@ impl What {
 
     /// Returns what the second word of a record says, and its core.
     pub(super) fn of(word: u64) -> Option<(u16, Self)> {
-        let bits = (word >> 16) as u32;
+        let bits = word as u32 >> 16;
         let number = (bits >> 2) as u16;
         let what = match bits & 3 {
             0 => What::Switch,
@@ -87,7 +88,9 @@ pub(super) fn write(cores: i32, ring: i32, what: What) -> Vec<u64> {
     asm.put(CALL, 0, 0, 0, NANOSECONDS);
     asm.put(STORE_U64, STACK, 0, RECORD, 0);
     asm.put(OR_IMMEDIATE, HERE, 0, 0, what.bits() << 16);
-    asm.put(STORE_U64, STACK, HERE, RECORD + 8, 0);
+    asm.put(STORE_U32, STACK, HERE, RECORD + 8, 0);
+    asm.put(LOAD_U64, 1, STATE, 8, 0);
+    asm.put(STORE_U32, STACK, 1, RECORD + 12, 0);
     asm.put(CALL, 0, 0, 0, THREAD);
     asm.put(STORE_U64, STACK, 0, RECORD + 16, 0);
     for word in 0..COMMAND_LEN / 8 {
@@ -125,6 +128,7 @@ mod tests {
             let word = u64::from(what.bits() << 16) | 7;
             assert!(what.bits() << 16 < 1 << 31, "an immediate is extended by its sign");
             assert_eq!(What::of(word), Some((7, what)));
+            assert_eq!(What::of(word | 0xffff_ffff << 32), Some((7, what)), "lost records are above");
         }
         assert_eq!(What::of(3 << 16), None);
     }

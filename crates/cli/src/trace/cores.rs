@@ -117,7 +117,9 @@ impl Cores {
                 if let Some(tenancy) = self.latest(who)
                     && tenancy.core == core
                 {
-                    tenancy.lost.get_or_insert(at);
+                    // The end of the tenancy before may be recorded after this one's decision.
+                    let lost = at.max(tenancy.decided);
+                    tenancy.lost.get_or_insert(lost);
                 }
                 if let Some(next) = self.successor(core, who) {
                     next.ceded = Some(at);

@@ -70,6 +70,8 @@ struct Core {
     since: Option<u64>,
     /// Interrupts that have begun and not ended.
     inside: Vec<(&'static str, u64)>,
+    /// Events that were lost so far.
+    lost: u32,
 }
 
 /// Slices made of events: the latest `most`.
@@ -86,9 +88,13 @@ impl Slices {
         Self { slices: VecDeque::new(), most, cores: BTreeMap::new() }
     }
 
-    /// Adds an event; those of one core come in order.
-    pub fn push(&mut self, Event { at_ns, core, kind }: Event) {
+    /// Adds an event; those of one core come in order. What was under way before an event that was
+    /// lost is not known to have gone on.
+    pub fn push(&mut self, Event { at_ns, core, lost, kind }: Event) {
         let state = self.cores.entry(core).or_default();
+        if state.lost != lost {
+            *state = Core { lost, ..Core::default() };
+        }
         let (from_ns, used) = match kind {
             Kind::Left { pid, tid, command } => {
                 let since = state.since.replace(at_ns);
@@ -184,7 +190,7 @@ mod tests {
     use super::*;
 
     fn left(at_ns: u64, core: u16, tid: u32) -> Event {
-        Event { at_ns, core, kind: Kind::Left { pid: 70, tid, command: format!("t{tid}") } }
+        Event { at_ns, core, lost: 0, kind: Kind::Left { pid: 70, tid, command: format!("t{tid}") } }
     }
 
     fn thread(core: u16, from_ns: u64, to_ns: u64, tid: u32) -> Slice {
@@ -207,7 +213,7 @@ mod tests {
     #[test]
     fn interrupts_nest_and_one_whose_end_was_lost_ends_with_what_is_around_it() {
         let mut slices = Slices::keeping(9);
-        let at = |at_ns, kind| Event { at_ns, core: 1, kind };
+        let at = |at_ns, kind| Event { at_ns, core: 1, lost: 0, kind };
         let names = ["softirq", "local_timer"];
         let [outer, inner] = names;
         for event in [
@@ -225,6 +231,21 @@ mod tests {
         assert_eq!(slices.slices, [interrupt(3, 5, inner), interrupt(2, 9, outer)]);
         (0..100).for_each(|ns| slices.push(at(ns, Kind::Begins(inner))));
         assert!(slices.cores[&1].inside.len() <= NESTED);
+    }
+
+    #[test]
+    fn no_slice_spans_an_event_that_was_lost() {
+        let mut slices = Slices::keeping(9);
+        let begins = Event { at_ns: 15, core: 1, lost: 0, kind: Kind::Begins("softirq") };
+        let ends = Event { at_ns: 45, core: 1, lost: 3, kind: Kind::Ends("softirq") };
+        let after = |event: Event| Event { lost: 3, ..event };
+        for event in
+            [left(10, 1, 7), begins, left(12, 2, 5), ends, after(left(50, 1, 8)), after(left(60, 1, 9))]
+        {
+            slices.push(event);
+        }
+        slices.push(left(20, 2, 6));
+        assert_eq!(slices.slices, [thread(1, 50, 60, 9), thread(2, 12, 20, 6)]);
     }
 
     #[test]

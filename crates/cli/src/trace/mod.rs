@@ -32,6 +32,7 @@ use std::str::FromStr;
 use std::time::{Duration, Instant};
 
 use clap::Args;
+use serde_json::Value;
 use tailwater_shm::clock;
 use tailwater_shm::control::TraceRequest;
 use tailwater_workload::units::parse_duration_ns;
@@ -77,8 +78,8 @@ The IOKernel always records what cores do, and one request of 1000. --last shows
 machine, longer on a quiet one. --on does that whenever something goes wrong, until it is interrupted: a thread was
 moved off its core (eviction), the IOKernel's polling thread made no progress (stall), more than one in a hundred
 requests of a class took longer than its target (slo), or hand-offs did (handoff=TIME, their 99th percentile); and at
-SIGUSR2. --out and --on also have the threads of Linux and the interrupts on lent cores, where eBPF is allowed (root, or
-CAP_BPF and CAP_PERFMON).
+SIGUSR2. The files of --on, and that of --out without --last, also have the threads of Linux and the interrupts on lent
+cores, where eBPF is allowed (root, or CAP_BPF and CAP_PERFMON).
 Requests come from ports (load generator, TAP, AF_XDP). The reply is the next frame that is sent back by the thread
 which read the request. Times are those at which the IOKernel and the runtime see an event, in nanoseconds. Needs the
 IOKernel's user, or root.")]
@@ -108,7 +109,7 @@ pub struct TraceArgs {
     /// Folder of these files
     #[arg(long, value_name = "FOLDER", requires = "on", default_value = ".")]
     output: PathBuf,
-    /// Number of these files: beyond, the oldest is removed
+    /// Number of these files for each of these words: beyond, the oldest is removed
     #[arg(long, value_name = "N", requires = "on", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
     files: u16,
     /// Number of the slowest requests to show
@@ -145,7 +146,7 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let report = Report::new(&collector, &watch.names, watch.clock(), losses);
     if let Some(path) = &args.out {
         let document = perfetto::document(&collector, &watch.names, watch.clock(), end, seen.as_ref());
-        output::write(path, |out| Ok(serde_json::to_writer(out, &document)?))?;
+        output::write_private(path, |out| Ok(serde_json::to_writer(out, &document)?))?;
     }
     if let Some(lost @ 1..) = seen.map(|seen| seen.lost) {
         note!("{lost} events of Linux were lost: the file lacks them");
@@ -167,13 +168,12 @@ fn look_back(args: &TraceArgs, ns: u64, collector: &mut Collector) -> anyhow::Re
 }
 
 /// Begins to watch what Linux does on the lent cores, for files; prints why that is refused, once.
-fn watch_linux(iokernel: &str, most: usize) -> anyhow::Result<Option<Linux>> {
-    let document = query::statistics(iokernel)?;
-    let cores = document["iokernel"]["managed_cores"].as_array().into_iter().flatten();
+fn watch_linux(statistics: &Value, most: usize) -> Option<Linux> {
+    let cores = statistics["iokernel"]["managed_cores"].as_array().into_iter().flatten();
     let cores: Vec<u16> = cores.filter_map(|core| u16::try_from(core.as_u64()?).ok()).collect();
-    Ok(Linux::watch(&cores, most)
+    Linux::watch(&cores, most)
         .map_err(|why| note!("what Linux does on lent cores is not in the file: {why}"))
-        .ok())
+        .ok()
 }
 
 /// Has the IOKernel trace; returns what Linux did, if that goes into a file, and whether the
@@ -181,7 +181,7 @@ fn watch_linux(iokernel: &str, most: usize) -> anyhow::Result<Option<Linux>> {
 fn trace(args: &TraceArgs, collector: &mut Collector) -> anyhow::Result<(Watch, Option<Linux>, bool)> {
     let interrupt = Interrupt::catch()?;
     let mut linux = match args.out {
-        Some(_) => watch_linux(&args.iokernel, MAX_SLICES)?,
+        Some(_) => watch_linux(&query::statistics(&args.iokernel)?, MAX_SLICES),
         None => None,
     };
     let request = TraceRequest { every: args.sample, runtime: args.runtime.clone() };

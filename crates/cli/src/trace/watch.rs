@@ -79,7 +79,8 @@ pub struct Losses {
 /// The connection and the record.
 pub struct Watch {
     watch: query::Watch<Recording>,
-    /// Events before are not asked for, but for those that tell who had which core then.
+    /// Events before this moment do not count; in a look back, hand-offs of cores before it count
+    /// as if they had happened then.
     from: Cycles,
     looks_back: bool,
     /// Time of the oldest event.

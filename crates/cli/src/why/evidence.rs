@@ -225,9 +225,12 @@ fn late(gathered: &Gathered, all: &[Taker], evidence: &mut Evidence) {
     let id = program["id"].as_u64().and_then(|id| u32::try_from(id).ok()).unwrap_or(u32::MAX);
     let (mut for_it, mut bypassed_by) = (BTreeMap::<String, u64>::new(), BTreeMap::<String, u64>::new());
     let mut by_it = 0;
+    let registered = names.registration(id, Cycles::MAX);
     for tenancy in collector.cores.tenancies() {
         let Some((from, ns)) = late_ns(tenancy, clock) else { continue };
-        match (tenancy.who.runtime == id, from == id) {
+        // Another program had the place before.
+        let is_it = |place| place == id && names.registration(id, tenancy.decided) == registered;
+        match (is_it(tenancy.who.runtime), is_it(from)) {
             (true, false) => {
                 let is_bypassed = tenancy.handoff == Handoff::Bypass;
                 let waits = if is_bypassed { &mut bypassed_by } else { &mut for_it };
@@ -401,6 +404,20 @@ mod tests {
         gathered.program = json!({ "name": "xz", "id": 1, "pid": 7, "threads": [8] });
         let evidence = of(&gathered);
         assert!(evidence.own_unpolled && evidence.unpolled.ns == 500_000, "{evidence:?}");
+    }
+
+    #[test]
+    fn what_an_ended_program_did_at_the_place_of_another_is_not_that_ones() {
+        let mut gathered = gathered(handed_over(Handoff::Signal, true));
+        gathered.program = json!({ "name": "next", "id": 1, "pid": 7, "threads": [8] });
+        gathered.names.register(1, 600_000, "next");
+        let evidence = of(&gathered);
+        assert!(!evidence.own_unpolled && evidence.unpolled.ns == 0, "{evidence:?}");
+        gathered.program = json!({ "name": "web", "id": 0, "pid": 7, "threads": [8] });
+        assert_eq!(of(&gathered).unpolled.chief, "xz");
+        gathered.names.register(0, 0, "ended");
+        gathered.names.register(0, 550_000, "web");
+        assert_eq!(of(&gathered).unpolled.ns, 0);
     }
 
     #[test]

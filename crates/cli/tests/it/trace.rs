@@ -204,6 +204,7 @@ fn a_trace_has_what_linux_did_and_a_program_that_has_ended_keeps_its_name() {
         events.iter().any(|event| event["name"] == name || event["args"]["name"] == name)
     };
     let refusal = text(&output.stderr).contains("is not in the file: ");
+    assert!(!text(&output.stderr).contains("refuses the program"), "{}", text(&output.stderr));
     assert_ne!(is_there(&document, "Linux on lent cores"), refusal, "{}", text(&output.stderr));
 
     // Another program gets its place.

@@ -120,6 +120,11 @@ impl Predecessor {
         Ok(())
     }
 
+    /// Returns the ports whose devices were not passed, with the numbers of their descriptors.
+    pub(crate) fn left_devices(&self) -> Vec<(String, usize)> {
+        self.ports.iter().map(|(port, devices)| (port.clone(), devices.len())).collect()
+    }
+
     /// Returns its listening socket.
     ///
     /// # Errors

@@ -74,6 +74,8 @@ const TAKEN: &str = "another IOKernel takes over from it already";
 pub(crate) struct Devices {
     pub(crate) port: String,
     pub(crate) files: Vec<OwnedFd>,
+    /// A service manager may keep them.
+    pub(crate) last: bool,
 }
 
 impl Control {
@@ -118,7 +120,7 @@ impl Control {
         }
         let ports = devices
             .iter()
-            .map(|Devices { port, files }| HandoverPort {
+            .map(|Devices { port, files, .. }| HandoverPort {
                 name: port.clone(),
                 descriptors: files.len() as u16,
             })

@@ -121,6 +121,7 @@ pub struct IoKernel {
     allocator: Allocator,
     switch: Switch,
     control: Control,
+    left_devices: Vec<(String, usize)>,
     commands: Receiver<Command>,
     notices: Sender<Notice>,
     from_control: Arc<Bell>,
@@ -165,10 +166,17 @@ impl IoKernel {
         Self::make(config, ports, Some((stop, &main)))
     }
 
-    /// Returns the descriptors of each port's devices, by which another process goes on with them
-    /// ([`Port::inherit`]).
-    pub fn devices(&self) -> impl Iterator<Item = (&str, &[OwnedFd])> {
-        self.control.devices().iter().map(|of| (of.port.as_str(), &of.files[..]))
+    /// Returns the descriptors of the devices that a service manager may keep
+    /// ([`Port::devices_last`]), by port. The next process goes on with them ([`Port::inherit`]).
+    pub fn lasting_devices(&self) -> impl Iterator<Item = (&str, &[OwnedFd])> {
+        let lasting = self.control.devices().iter().filter(|of| of.last);
+        lasting.map(|of| (of.port.as_str(), &of.files[..]))
+    }
+
+    /// Returns the ports of the IOKernel before whose devices this one does not use, with the
+    /// numbers of their descriptors; none if there was no takeover.
+    pub fn left_devices(&self) -> &[(String, usize)] {
+        &self.left_devices
     }
 
     /// Returns the file in which events are recorded ([`tailwater_shm::trace::Recording`]).
@@ -198,6 +206,7 @@ impl IoKernel {
         if let Some(predecessor) = &mut predecessor {
             predecessor.pass_devices(&mut ports)?;
         }
+        let left_devices = predecessor.as_ref().map(Predecessor::left_devices).unwrap_or_default();
         let interfaces = start_ports(&mut ports, &mut directory, &config, clock)?;
         if let Some(predecessor) = &predecessor {
             predecessor.keep_places(&mut directory).map_err(refused)?;
@@ -294,6 +303,7 @@ impl IoKernel {
             cores,
             clock,
             control,
+            left_devices,
             commands,
             notices,
             from_control: to_polling,

@@ -47,7 +47,7 @@ pub(super) fn devices_of(ports: &[Box<dyn Port>]) -> Result<Vec<Devices>, Errno>
             .into_iter()
             .map(|device| fcntl_dupfd_cloexec(device, 0))
             .collect::<Result<_, _>>()?;
-        Ok(Devices { port: port.name().to_owned(), files })
+        Ok(Devices { port: port.name().to_owned(), files, last: port.devices_last() })
     };
     ports.iter().map(|port| of(&**port)).collect()
 }

@@ -224,6 +224,13 @@ pub trait Port: Send {
         Vec::new()
     }
 
+    /// Returns whether a service manager may keep the [`devices`](Self::devices) for the next
+    /// process. False if the port makes others while it runs: what is kept would be of no use, and
+    /// in the way of those.
+    fn devices_last(&self) -> bool {
+        false
+    }
+
     /// Takes the [`devices`](Self::devices) of the port of this name in an IOKernel that this one
     /// takes over from, and that still uses them. Called before [`start`](Self::start), which goes
     /// on with them and must leave that port working: a takeover may yet fail.

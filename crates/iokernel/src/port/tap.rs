@@ -230,6 +230,10 @@ impl Port for TapPort {
         self.devices.iter().map(AsFd::as_fd).collect()
     }
 
+    fn devices_last(&self) -> bool {
+        true
+    }
+
     fn inherit(&mut self, devices: Vec<OwnedFd>) -> Result<(), PortError> {
         let TapSpec { name, queues, .. } = &self.spec;
         let kind = self.spec.kind();

@@ -12,7 +12,8 @@ const MOST: usize = 256;
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 /// Returns the descriptors that the service manager has passed to this process, with their names;
-/// none if there is no manager, or they have been taken.
+/// none if there is no manager, or they have been taken. To be called before this process opens a
+/// descriptor of its own: that one may have one of their numbers, should the variables be wrong.
 pub fn passed_descriptors() -> Vec<(String, OwnedFd)> {
     let variable = |name| std::env::var(name).unwrap_or_default();
     let count = count(&variable("LISTEN_PID"), &variable("LISTEN_FDS"), std::process::id());

@@ -199,6 +199,10 @@ impl Port for FaultPort {
         self.inner.devices()
     }
 
+    fn devices_last(&self) -> bool {
+        self.inner.devices_last()
+    }
+
     fn inherit(&mut self, devices: Vec<OwnedFd>) -> Result<(), PortError> {
         self.inner.inherit(devices)
     }

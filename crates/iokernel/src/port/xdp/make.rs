@@ -71,7 +71,8 @@ impl XdpPort {
         let maps = self.maps(count, owned).map_err(|e| self.explain("make the maps of its program", e))?;
         let program = bpf::load_xdp(&self.code(maps.numbers())).map_err(|error| match error.errno {
             Errno::PERM => self.explain("load the redirect program", Errno::PERM),
-            _ => self.fail(format!("cannot load the redirect program: {error}")),
+            _ => self
+                .fail(format!("cannot load the redirect program: {error}; the program: {}", error.program)),
         })?;
         // While the map has no sockets, frames still go to Linux.
         let (link, hook) = self.attach(&program, index)?;
