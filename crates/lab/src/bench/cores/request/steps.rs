@@ -96,7 +96,7 @@ impl Steps {
         let us = |at: Cycles| clock.to_ns(at.saturating_sub(sample.requested)) as f64 / 1e3;
         let after = |from: Cycles, to: Cycles| events.iter().filter(move |e| (from..=to).contains(&e.at));
         let look = sample.requested.saturating_sub(clock.from_ns(LOOK_NS));
-        let decided = after(look, sample.ran).filter(|event| event.step == CoreStep::Decided).last();
+        let decided = after(look, sample.ran).rfind(|event| event.step == CoreStep::Decided);
         let later = |step, who: Option<Who>| {
             let mut all = after(decided?.at, sample.ran.saturating_add(LATE));
             all.find(|event| event.step == step && Some(event.who) == who).map(|event| us(event.at))
