@@ -32,6 +32,8 @@ const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
 const GATEWAY: &str = "10.77.0.254";
 /// An address of the other host in another network.
 const FAR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+/// An address of the other host to which Linux has another router, which is not there.
+const UNREACHABLE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 const FAR6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
 const WORDS: &str = "share=addresses,fill-checksums,gateway=10.77.0.254";
 /// How often the IOKernel is killed.
@@ -249,10 +251,21 @@ fn change_router(there: &Namespace) {
 #[test]
 fn a_router_with_the_gateways_address_is_reached_by_linuxs_entry_also_after_it_has_asked() {
     let Some([here, there]) = joined() else { return };
+    there.ip(&["addr", "add", "198.51.100.1/32", "dev", "lo"]);
+    // No host has this next hop.
+    here.ip(&["route", "add", "198.51.100.0/24", "via", "10.77.0.99"]);
     let bench = iokernel(&here, "share=addresses,fill-checksums,gateway=10.77.0.9");
     let echo = here.inside(|| bench.child("echo", "echo", "latency-critical"));
     // The router asks for the program, whose answer has to find it.
     ask(&there, (echo.ip, 7).into());
+    // Where Linux's next hop is unknown nothing leaves: it is not sent to who has asked instead.
+    let client = there.inside(|| UdpSocket::bind((UNREACHABLE, 0)).expect("the other host's address"));
+    client.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout");
+    until("an answer has no next hop", || {
+        client.send_to(b"who is there", (echo.ip, 7)).expect("it has a route");
+        assert!(client.recv(&mut [0; 64]).is_err(), "the answer went past Linux's routes");
+        bench.stats()["ports"][1]["account"]["no_next_hop"].as_u64() > Some(0)
+    });
     ask_from(&there, FAR.into(), (echo.ip, 7).into());
     change_router(&there);
     // From now on it asks no more, so that the program hears of the change from nobody.
