@@ -310,8 +310,14 @@ pub(crate) fn attach_interrupts(
     let mut links = Vec::new();
     for (side, suffix) in [(Side::End, "exit"), (Side::Begin, "entry")] {
         for (kind, names) in [(Interrupt::Hard, &HARD[..]), (Interrupt::Soft, &SOFT)] {
+            // One program serves all tracepoints in a row that have the same code.
+            let mut loaded: Option<(Vec<u64>, OwnedFd)> = None;
             for (number, &interrupt) in names.iter().enumerate() {
-                let program = tracepoint::load_raw(&code(side, kind, interrupt))?;
+                let code = code(side, kind, interrupt);
+                let program = match loaded.take() {
+                    Some((known, program)) if known == code => program,
+                    _ => tracepoint::load_raw(&code)?,
+                };
                 let name = format!("{interrupt}_{suffix}");
                 match tracepoint::attach(&name, &program) {
                     Ok(link) => links.push(link),
@@ -321,6 +327,7 @@ pub(crate) fn attach_interrupts(
                     }
                     Err(error) => return Err(error.into()),
                 }
+                loaded = Some((code, program));
             }
         }
     }

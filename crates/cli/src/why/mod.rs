@@ -3,7 +3,7 @@
 //! Owns the arguments, and the watch in which the evidence is gathered: the IOKernel's record of
 //! cores and of requests to the program, names of the programs that ran on its cores, what Linux
 //! says of it, and where its kthreads wait. It changes nothing but that more requests are traced
-//! meanwhile. Of the past there is the record only.
+//! meanwhile. Of the past it has only the record.
 //!
 //! | module | owns |
 //! |---|---|

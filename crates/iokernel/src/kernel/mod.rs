@@ -173,8 +173,8 @@ impl IoKernel {
         lasting.map(|of| (of.port.as_str(), &of.files[..]))
     }
 
-    /// Returns the ports of the IOKernel before whose devices this one does not use, with the
-    /// numbers of their descriptors; none if there was no takeover.
+    /// Returns the ports of the previous IOKernel whose devices this one has not taken over, with
+    /// the numbers of their descriptors; none if there was no takeover.
     pub fn left_devices(&self) -> &[(String, usize)] {
         &self.left_devices
     }

@@ -263,7 +263,7 @@ impl Observation {
         self.holds.get(at).copied().unwrap_or_default()
     }
 
-    /// Forgets all such cores of a runtime.
+    /// Forgets all cores that were refused to a runtime.
     pub fn forget_refused(&mut self, runtime: RuntimeId) {
         if let Some(look) = self.runtimes.get_mut(runtime) {
             look.refused = Vec::new();
@@ -297,7 +297,8 @@ impl Observation {
         self.revision += 1;
     }
 
-    /// Returns a number that changes with the requests and the holds of runtimes.
+    /// Returns a number that changes with the requests of runtimes and with which are on hold; not
+    /// with the [holds](Hold) of cores.
     pub(super) fn revision(&self) -> u64 {
         self.revision
     }

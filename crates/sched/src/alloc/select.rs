@@ -406,7 +406,8 @@ fn idles(obs: &Observation, kthread: KthreadId) -> bool {
     obs.activity(kthread) == Activity::Idle
 }
 
-/// Returns true if the owner of the core at this position reports to be idle, and keeps the core.
+/// Returns true if the owner of the core at this position reports to be idle, and the core has
+/// no [`Hold`].
 pub(super) fn idles_at(view: View<'_>, at: usize) -> bool {
     view.obs.hold(at) == Hold::None
         && matches!(view.ledger.cores()[at], CoreState::Owned { kthread, .. } if idles(view.obs, kthread))

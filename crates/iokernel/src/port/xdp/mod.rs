@@ -2,12 +2,11 @@
 //! veth pair, and memory of this process, without Linux's network stack in between.
 //!
 //! Owns the sockets (one per receive queue), the program that redirects frames to them (module
-//! `program`), its maps and attachment, and the interface's promiscuous mode. All are descriptors:
-//! they end with the port, or with the process however it dies, and nothing stays behind on the
-//! interface. Where a service manager keeps them (`FDSTORE=1`), they stay until it closes them, and
-//! the program goes on redirecting frames to the sockets, which nobody reads before the next start.
-//! In a takeover the other process goes on with them (module `handover`). If the
-//! interface goes away and comes back, they are made anew (module `follow`).
+//! `program`), its maps and attachment, and which frames the interface accepts. All are
+//! descriptors: they end with the port, or with the process however it dies, and nothing stays
+//! behind on the interface. No service manager keeps them ([`Port::devices_last`]). In a takeover
+//! the other process goes on with them (module `handover`). If the interface goes away and comes
+//! back, they are made anew (module `follow`).
 //!
 //! Linux may go on using the interface, by its MAC address or by its IP addresses. In the second
 //! case programs are behind the same MAC address: module `addresses` translates each frame, and
@@ -283,7 +282,8 @@ impl Port for XdpPort {
             Share::Addresses => Accepts::Groups,
             Share::Nothing | Share::Mac => Accepts::Everything,
         };
-        let accepts = accept(index, accepts).map_err(|e| self.explain("set promiscuous mode", e))?;
+        let accepts = accept(index, accepts)
+            .map_err(|e| self.explain("choose which frames the interface accepts", e))?;
         self.share(index, &made.maps, owned, context)?;
         let events = watch(&made.queues).map_err(|e| self.explain("watch its sockets", e))?;
         self.queues = made.queues;

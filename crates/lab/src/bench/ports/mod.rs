@@ -9,7 +9,7 @@
 //! | `xdp_veth` | the same | veth pair, one end with AF_XDP | Linux, in another namespace |
 //! | `loopback` | Linux, one epoll thread | loopback device | Linux |
 //! | `veth` | the same | veth pair | Linux, in another namespace |
-//! | `tap_unpinned`, `loopback_unpinned` | as `tap`, `loopback` | | Linux, on any of both cores |
+//! | `tap_unpinned`, `loopback_unpinned` | as `tap`, `loopback` | | Linux, on either core |
 //! | `tap_client` | as `tap` | | Linux, where `tailwater run --client` puts it |
 //!
 //! The client ([`client`]) is the same process in each. All have the same two cores: the client is

@@ -2,9 +2,9 @@
 //!
 //! Owns the translation of each frame between the network of the programs, where each has a MAC
 //! address of its own, and the wire, where only the interface's is seen; and the answers for the
-//! gateway. Clouds let frames with other MAC addresses pass to nobody, and let a machine have
-//! several IP addresses. Pure, but for the view that the control thread
-//! ([`sharing`](super::sharing)) replaces.
+//! gateway. Clouds drop frames with any other MAC address, and let a machine have several IP
+//! addresses. Pure, but for the view that the control thread ([`sharing`](super::sharing))
+//! replaces.
 //!
 //! A program believes that it has a MAC address and that the wire is its network, as with any other
 //! port. So the switch, its checks and the runtime's stack are the same, and what is translated is:

@@ -21,7 +21,7 @@
 //!
 //! | step | lie or failure | consequence |
 //! |---|---|---|
-//! | the IOKernel is killed | - | map and program end with its descriptors, and Linux drops what comes for programs, since it has not their addresses; where a service manager keeps the descriptors, frames go on to the sockets, as many as these hold; in both cases their connections go on with the next IOKernel |
+//! | the IOKernel is killed | - | map and program end with its descriptors, and Linux drops what comes for programs, since it does not have their addresses; their connections go on with the next IOKernel |
 //! | an IOKernel takes over | - | it goes on with the maps; addresses in them are kept as those of programs that have ended, until these come back |
 //! | a router's station | a host of the wire answers ARP for it | Linux is deceived as without Tailwater; a permanent entry prevents it |
 //! | programs that end fill the map | one user starts and ends many | of ended programs the latest [`MOST_ENDED`] addresses are kept; those of registered ones are entered first |

@@ -10,7 +10,7 @@ use tailwater_testbed::program::find;
 
 /// Connections of a client, with one request each at a time.
 const CONNECTIONS: &str = "50";
-/// Requests of a client whose figures nobody reads.
+/// Requests of a client that is not measured.
 pub const FIRST: u32 = 1_000;
 /// Seconds for which `wrk` sends.
 const WRK_SECONDS: f64 = 3.0;
