@@ -53,20 +53,29 @@ def release():
     return fields["VERSION_CODENAME"]
 
 
-def source(package, into):
-    """Unpacks the source of a Debian package; returns its folder."""
+def source(package, into, upstream=None):
+    """Unpacks the source of a Debian package; returns its folder. With `upstream`, a pattern of the folder's name, it is
+    the archive of the program's authors without Debian's changes."""
     needs("apt-get", "dpkg-source")
-    found = [path for path in into.glob(f"{package}-*") if path.is_dir()]
-    if found:
-        return found[0]
+
+    def unpacked():
+        return next((path for path in into.glob(upstream or f"{package}-*") if path.is_dir()), None)
+
+    if unpacked():
+        return unpacked()
     lists = into / "lists"
     (lists / "partial").mkdir(parents=True, exist_ok=True)
     (into / "sources.list").write_text(SOURCES.format(release()))
     options = ["-qq", "-o", f"Dir::Etc::sourcelist={into}/sources.list", "-o", "Dir::Etc::sourceparts=-"]
     apt = ["apt-get", *options, "-o", f"Dir::State::lists={lists}", "-o", "APT::Sandbox::User=root"]
-    if subprocess.run([*apt, "update"]).returncode or subprocess.run([*apt, "source", package], cwd=into).returncode:
-        skip(f"the source of {package} cannot be fetched")
-    return next(path for path in into.glob(f"{package}-*") if path.is_dir())
+    fetch = [*apt, "source", *(["--tar-only"] if upstream else []), package]
+    # Of an archive in parts, the first that is missing fails the command: what counts is what was unpacked.
+    subprocess.run([*apt, "update"])
+    subprocess.run(fetch, cwd=into)
+    if upstream:
+        for archive in into.glob("*.orig.tar.*"):
+            subprocess.run(["tar", "-xf", archive], cwd=into)
+    return unpacked() or skip(f"the source of {package} cannot be fetched")
 
 
 def package(name, into):
@@ -115,6 +124,15 @@ def run(command, limit, log=None, **options):
     except ProcessLookupError:
         pass
     return status, (output or b"").decode(errors="replace")
+
+
+def on_both(test, verdict):
+    """Returns the verdicts on Linux and under Tailwater, and says at once if they differ. `verdict` takes what a command
+    begins with."""
+    verdicts = verdict([]), verdict(posix())
+    if verdicts[0] != verdicts[1]:
+        print(f"{test}: Linux {verdicts[0]}, Tailwater {verdicts[1]}", flush=True)
+    return verdicts
 
 
 def build(name, *commands):

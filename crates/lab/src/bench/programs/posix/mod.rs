@@ -9,11 +9,14 @@
 //! client use all CPUs as well.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
 use tailwater_batch::proc::{descendants, thread_ns, threads};
 use tailwater_sim::report::write_file;
 use tailwater_testbed::START_TIMEOUT;
@@ -55,12 +58,32 @@ struct Bed<'a> {
     iokernel: Process,
 }
 
-/// A child that ends with this.
+/// The leader of a process group, which ends with this.
 struct Process(Child);
 
+impl Process {
+    fn start(command: &mut Command) -> std::io::Result<Self> {
+        command.process_group(0).spawn().map(Self)
+    }
+
+    /// Waits for its end, no longer than [`START_TIMEOUT`], and leaves its number reserved.
+    fn await_end(&self, leader: Pid) {
+        let deadline = Instant::now() + START_TIMEOUT;
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        while matches!(waitid(WaitId::Pid(leader), ended), Ok(None)) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
 impl Drop for Process {
+    /// A service with several processes ends them itself on SIGTERM. One that outlived it would hold
+    /// the port on Linux, and the address at the IOKernel, against the next service.
     fn drop(&mut self) {
-        let _ = self.0.kill();
+        let Some(leader) = Pid::from_raw(self.0.id().cast_signed()) else { return };
+        let _ = kill_process_group(leader, Signal::TERM);
+        self.await_end(leader);
+        let _ = kill_process_group(leader, Signal::KILL);
         let _ = self.0.wait();
     }
 }
@@ -116,7 +139,7 @@ impl<'a> Bed<'a> {
         let socket = format!("@tailwater-programs.{}", std::process::id());
         let mut command = Command::new(&tailwater);
         command.args(["iokernel", "--socket", &socket, "--share-cores", "--log", "warn"]);
-        let iokernel = Process(command.spawn().context("cannot start the IOKernel")?);
+        let iokernel = Process::start(&mut command).context("cannot start the IOKernel")?;
         let bed = Self { tailwater, socket, folder: Folder::new()?, interrupt, iokernel };
         bed.await_success("the IOKernel", || bed.stats())?;
         Ok(bed)
@@ -161,7 +184,7 @@ impl<'a> Bed<'a> {
         let words = service.server(self.folder.path())?;
         let mut command = self.command(&words, side, Some(ADDRESS));
         command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        Ok(Process(command.spawn().with_context(|| format!("cannot start {}", service.name()))?))
+        Process::start(&mut command).with_context(|| format!("cannot start {}", service.name()))
     }
 
     /// Runs a service and its client once.
