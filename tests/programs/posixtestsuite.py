@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The Open POSIX Test Suite's tests of threads, locks, semaphores, signals and timers, as programs of Linux and of `run --posix`.
+"""The Open POSIX Test Suite's tests of threads, locks, semaphores, signals and timers, plain and under `run --posix`.
 
 usage: tests/programs/posixtestsuite.py [FUNCTION...]     such as: tests/programs/posixtestsuite.py pthread_create sem_wait
 """
@@ -11,8 +11,8 @@ import sys
 
 import suite
 
-# Functions whose tests are run. Those of asynchronous I/O, message queues, clocks and memory do not wait in the C
-# library's locks, and have no socket.
+# Functions whose tests are run. Those of asynchronous I/O, message queues, clocks and memory do not
+# wait in the C library's locks, and have no socket.
 FUNCTIONS = r"(pthread|sem|sig|sched|timer)_?\w*|fork|kill|killpg|raise|nanosleep|clock_nanosleep"
 # At once. Most tests sleep for seconds.
 WORKERS = 8
@@ -26,7 +26,8 @@ def build(tree, test):
     """Returns the program of a test, or None if it cannot be built: some have no `main`."""
     program = test.with_suffix("")
     if not program.exists():
-        command = ["cc", "-w", "-std=gnu99", "-D_GNU_SOURCE", f"-I{tree}/include", f"-I{test.parent}", "-o", program, test, "-pthread", "-lrt", "-lm"]
+        options = ["-w", "-std=gnu99", "-D_GNU_SOURCE", f"-I{tree}/include", f"-I{test.parent}"]
+        command = ["cc", *options, "-o", program, test, "-pthread", "-lrt", "-lm"]
         if subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode:
             return None
     return program
@@ -42,14 +43,18 @@ def main():
     tree = suite.source("posixtestsuite", suite.folder("posixtestsuite"))
     interfaces = tree / "conformance/interfaces"
     chosen = sys.argv[1:] or [path.name for path in interfaces.iterdir() if re.fullmatch(FUNCTIONS, path.name)]
-    tests = sorted(test for name in chosen for test in (interfaces / name).glob("*-*.c"))
 
-    def both(test):
-        program = build(tree, test)
-        return program and suite.on_both(f"{test.parent.name}/{test.stem}", lambda before: verdict(program, before))
+    def of(function):
+        """Runs the tests of a function one after the other: some share names of files and of shared memory."""
+        found = {}
+        for test in sorted((interfaces / function).glob("*-*.c")):
+            if program := build(tree, test):
+                name = f"{function}/{test.stem}"
+                found[name] = suite.on_both(name, lambda before: verdict(program, before))
+        return found
 
     with suite.IoKernel(), concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-        found = {f"{test.parent.name}/{test.stem}": result for test, result in zip(tests, pool.map(both, tests)) if result}
+        found = {test: result for part in pool.map(of, chosen) for test, result in part.items()}
     linux, here = ({test: result[side] for test, result in found.items()} for side in (0, 1))
     suite.compare("posixtestsuite", linux, here, DIFFER)
 

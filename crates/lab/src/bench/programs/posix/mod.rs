@@ -77,8 +77,8 @@ impl Process {
 }
 
 impl Drop for Process {
-    /// A service with several processes ends them itself on SIGTERM. One that outlived it would hold
-    /// the port on Linux, and the address at the IOKernel, against the next service.
+    /// A service with several processes ends them itself on SIGTERM. One that outlived it would
+    /// hold the port on Linux, and the address at the IOKernel, against the next service.
     fn drop(&mut self) {
         let Some(leader) = Pid::from_raw(self.0.id().cast_signed()) else { return };
         let _ = kill_process_group(leader, Signal::TERM);
