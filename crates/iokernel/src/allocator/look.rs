@@ -5,7 +5,7 @@
 //! others as many as fit into [1 us](super::phase::Bounds::cold_look), in turn.
 
 use core::sync::atomic::Ordering;
-use tailwater_sched::alloc::{KthreadLook, Requests, RuntimeLook, View};
+use tailwater_sched::alloc::{KthreadLook, Requests, RuntimeLook};
 use tailwater_sched::ledger::Class;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::layout::TAKES_REQUESTS;
@@ -54,8 +54,7 @@ impl Allocator {
     /// uses.
     fn follow_setting(&mut self, world: &mut World, now: Cycles) {
         let Some(setting) = self.policy.setting() else { return };
-        let view = View { now: self.nanos(now), obs: &self.observation, ledger: &self.ledger };
-        if let Some(core) = self.policy.surplus(view)
+        if let Some(core) = self.policy.surplus(self.view(now))
             && let Some(at) = self.ledger.topology().position(core)
         {
             self.vacate(world, at, now);

@@ -190,6 +190,10 @@ impl Allocator {
         Nanos(self.clock.to_ns(now.saturating_sub(self.origin)))
     }
 
+    fn view(&self, now: Cycles) -> View<'_> {
+        View { now: self.nanos(now), obs: &self.observation, ledger: &self.ledger }
+    }
+
     /// Adds a runtime; it is lent nothing before [`Self::begin`]. The control thread has checked
     /// its requests against those of all others.
     pub(crate) fn attach(&mut self, world: &mut World, mut runtime: Box<Runtime>, now: Cycles) {
@@ -428,8 +432,7 @@ impl Allocator {
 
     /// Returns when the policy may next lend a core although nothing happens until then.
     pub(crate) fn next_pending(&self, now: Cycles) -> Option<Cycles> {
-        let view = View { now: self.nanos(now), obs: &self.observation, ledger: &self.ledger };
-        let next = self.policy.next_pending(view)?;
+        let next = self.policy.next_pending(self.view(now))?;
         // Rounded up: a look a cycle earlier would find nothing.
         Some(self.origin.saturating_add(self.clock.from_ns(next.0)).saturating_add(1))
     }

@@ -164,11 +164,7 @@ impl Gate {
     /// Returns whether a user may cause a line of the log; if not, counts it.
     pub(super) fn take_line(&mut self, who: Key, now: Instant) -> bool {
         let at = self.at(now);
-        let lines = &mut self.taken(who, at).lines;
-        let may = !lines.is_over(nanos(LINE) * (LINES - 1), at);
-        if may {
-            lines.charge(nanos(LINE), 1, at);
-        }
+        let may = self.taken(who, at).lines.take(nanos(LINE), nanos(LINE) * LINES, at);
         self.lines_left_out += u64::from(!may);
         may
     }
@@ -176,11 +172,8 @@ impl Gate {
     /// Takes the number of lines that were left out of the log, if there are any: once a [`LINE`].
     pub(super) fn take_left_out(&mut self, now: Instant) -> Option<u64> {
         let at = self.at(now);
-        if self.lines_left_out == 0 || self.counts.is_over(0, at) {
-            return None;
-        }
-        self.counts.charge(nanos(LINE), 1, at);
-        Some(core::mem::take(&mut self.lines_left_out))
+        let may = self.lines_left_out > 0 && self.counts.take(nanos(LINE), nanos(LINE), at);
+        may.then(|| core::mem::take(&mut self.lines_left_out))
     }
 
     /// Forgets what is charged to grants: they may have other numbers.
