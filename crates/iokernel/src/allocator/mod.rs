@@ -304,21 +304,21 @@ impl Allocator {
 
     /// Applies the ledger's outcome for a core of a runtime that is gone.
     fn settle(&mut self, world: &mut World, fate: Fate, now: Cycles) {
-        let (core, phase) = match fate {
-            Fate::Freed(core) => (core, Phase::Free),
-            Fate::HandedOn { core, to } => {
-                let at = self.ledger.topology().position(core);
-                let promised = at.is_some_and(|at| self.wake_next_owner(world, at, to, now));
+        let (Fate::Freed(core) | Fate::HandedOn { core, .. } | Fate::Returned { core, .. }) = fate;
+        let Some(at) = self.ledger.topology().position(core) else { return };
+        let phase = match fate {
+            Fate::Freed(_) => Phase::Free,
+            Fate::HandedOn { to, .. } => {
+                let promised = self.wake_next_owner(world, at, to, now);
                 let (kind, late) = (HandoffKind::Evict, None);
-                (core, Phase::Starting { kthread: to, kind, decided: now, woken: now, promised, late })
+                Phase::Starting { kthread: to, kind, decided: now, woken: now, promised, late }
             }
-            Fate::Returned { core, from } => {
+            Fate::Returned { from, .. } => {
                 // It may have seen the request already: let it finish ceding, without a successor.
                 world.runtimes.ask_to_cede(from);
-                (core, Phase::leaving(from, now))
+                Phase::leaving(from, now)
             }
         };
-        let Some(at) = self.ledger.topology().position(core) else { return };
         self.trace_loss(world, at, now);
         self.cores[at].since = now;
         self.begin_phase(world, at, phase, now);
