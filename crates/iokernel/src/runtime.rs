@@ -193,9 +193,9 @@ pub(crate) struct Runtime {
     pub(crate) waits_until: Cycles,
     /// Cores to which Linux does not bind its threads.
     pub(crate) refused_cores: RefusedCores,
-    /// Its words as last read, where not all are at each look.
+    /// Its words as last read.
     pub(crate) cache: StatusCache,
-    /// Fingerprint of its words, as of the last look.
+    /// Sum of its words, as of the last look.
     pub(crate) mark: u64,
     /// The mark and its number of cores before the polling thread last announced that it sleeps.
     pub(crate) noted: (u64, u64),

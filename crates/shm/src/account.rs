@@ -18,6 +18,16 @@ impl Account {
         self.paid_until = self.paid_until.max(now).saturating_add(cost.saturating_mul(parts));
     }
 
+    /// Charges `cost` unless more than `depth` would then be unpaid; returns whether it did.
+    #[inline]
+    pub fn take(&mut self, cost: u64, depth: u64, now: u64) -> bool {
+        let may = !self.is_over(depth.saturating_sub(cost), now);
+        if may {
+            self.charge(cost, 1, now);
+        }
+        may
+    }
+
     /// Forgives what is unpaid beyond `most`.
     #[inline]
     pub fn limit(&mut self, most: u64, now: u64) {
@@ -52,6 +62,9 @@ mod tests {
         account.charge(1, 10, 1_000);
         assert!(account.is_over(30, 1_009) && !account.is_over(30, 1_010));
         assert_eq!(account.pays_at(30), 1_010);
+        let mut taken = Account::default();
+        assert!(taken.take(10, 25, 1_000) && taken.take(10, 25, 1_000) && !taken.take(10, 25, 1_004));
+        assert!(taken.take(10, 25, 1_005), "once enough is paid");
         // What was not used is not saved.
         account.charge(1, 10, 5_000);
         assert!(account.is_over(0, 5_009) && !account.is_over(0, 5_010));

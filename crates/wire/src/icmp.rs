@@ -3,14 +3,24 @@
 use crate::checksum::{Checksums, Sum, checksum};
 use crate::error::{Layer, WireError};
 use crate::layout::layout;
+use kind::{DESTINATION_UNREACHABLE, ECHO_REPLY, ECHO_REQUEST, TIME_EXCEEDED};
 
 /// Bytes of header before an echo's data or an error's quotation.
 pub const ICMP_HEADER: usize = 8;
 
-const ECHO_REPLY: u8 = 0;
-const DESTINATION_UNREACHABLE: u8 = 3;
-const ECHO_REQUEST: u8 = 8;
-const TIME_EXCEEDED: u8 = 11;
+/// Types of messages (RFC 792, RFC 1256).
+pub mod kind {
+    #![allow(missing_docs, reason = "the names are those of the RFCs")]
+    pub const ECHO_REPLY: u8 = 0;
+    pub const DESTINATION_UNREACHABLE: u8 = 3;
+    pub const SOURCE_QUENCH: u8 = 4;
+    pub const REDIRECT: u8 = 5;
+    pub const ECHO_REQUEST: u8 = 8;
+    pub const ROUTER_ADVERTISEMENT: u8 = 9;
+    pub const TIME_EXCEEDED: u8 = 11;
+    pub const PARAMETER_PROBLEM: u8 = 12;
+}
+
 const CODE_HOST: u8 = 1;
 const CODE_PROTOCOL: u8 = 2;
 const CODE_PORT: u8 = 3;

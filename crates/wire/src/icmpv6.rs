@@ -8,21 +8,33 @@ use crate::ip::{Addresses, IpProtocol};
 use crate::ipv6::PROBLEM_NEXT_HEADER;
 use crate::layout::layout;
 use core::net::Ipv6Addr;
+use kind::{
+    DESTINATION_UNREACHABLE, ECHO_REPLY, ECHO_REQUEST, NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION,
+    PACKET_TOO_BIG, PARAMETER_PROBLEM, TIME_EXCEEDED,
+};
 
-const DESTINATION_UNREACHABLE: u8 = 1;
-const PACKET_TOO_BIG: u8 = 2;
-const TIME_EXCEEDED: u8 = 3;
-const PARAMETER_PROBLEM: u8 = 4;
-const ECHO_REQUEST: u8 = 128;
-const ECHO_REPLY: u8 = 129;
-const NEIGHBOUR_SOLICITATION: u8 = 135;
-const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+/// Types of messages (RFC 4443, RFC 4861).
+pub mod kind {
+    #![allow(missing_docs, reason = "the names are those of the RFCs")]
+    pub const DESTINATION_UNREACHABLE: u8 = 1;
+    pub const PACKET_TOO_BIG: u8 = 2;
+    pub const TIME_EXCEEDED: u8 = 3;
+    pub const PARAMETER_PROBLEM: u8 = 4;
+    pub const ECHO_REQUEST: u8 = 128;
+    pub const ECHO_REPLY: u8 = 129;
+    pub const ROUTER_SOLICITATION: u8 = 133;
+    pub const NEIGHBOUR_SOLICITATION: u8 = 135;
+    pub const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+}
+
 const CODE_ADDRESS: u8 = 3;
 const CODE_PORT: u8 = 4;
 const CODE_REASSEMBLY: u8 = 1;
 
-const OPTION_SOURCE_LINK: u8 = 1;
-const OPTION_TARGET_LINK: u8 = 2;
+/// Options with a link-layer address (RFC 4861 section 4.6.1).
+pub const OPTION_SOURCE_LINK: u8 = 1;
+/// As [`OPTION_SOURCE_LINK`].
+pub const OPTION_TARGET_LINK: u8 = 2;
 /// Bytes of a link-layer address option for Ethernet (RFC 2464 section 6).
 const LINK_OPTION: usize = 8;
 /// Maximum number of options of one message. The longest Ethernet frame has room for more; no

@@ -15,8 +15,7 @@
 
 use rustix::io::Errno;
 use tailwater_host::cpu_set;
-use tailwater_sched::alloc::{Action, Activity, Hold, RuntimeLook};
-use tailwater_sched::ledger::Class;
+use tailwater_sched::alloc::{Action, Activity};
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, Grant, KthreadState, NextOwner};
@@ -85,12 +84,7 @@ impl Allocator {
     fn may_lose(&self, at: usize, from: KthreadId, claimant: RuntimeId, now: Cycles) -> bool {
         match self.cores[at].phase {
             Phase::Running { kthread, .. } => kthread == from,
-            Phase::Starting { kthread, .. } => {
-                let hold = self.observation.hold(at);
-                let waits_for_none = self.class_of(claimant) == Class::LatencyCritical
-                    && self.observation.runtime(from.runtime).is_some_and(RuntimeLook::is_demoted);
-                kthread == from && (hold.is_over(self.nanos(now)) || hold != Hold::Leaving && waits_for_none)
-            }
+            Phase::Starting { kthread, .. } => kthread == from && self.view(now).yields(at, claimant),
             Phase::Free | Phase::Ceding { .. } => false,
         }
     }

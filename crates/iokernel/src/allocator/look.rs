@@ -5,7 +5,7 @@
 //! others as many as fit into [1 us](super::phase::Bounds::cold_look), in turn.
 
 use core::sync::atomic::Ordering;
-use tailwater_sched::alloc::{KthreadLook, Requests, RuntimeLook, View};
+use tailwater_sched::alloc::{KthreadLook, Requests, RuntimeLook};
 use tailwater_sched::ledger::Class;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::layout::TAKES_REQUESTS;
@@ -54,8 +54,7 @@ impl Allocator {
     /// uses.
     fn follow_setting(&mut self, world: &mut World, now: Cycles) {
         let Some(setting) = self.policy.setting() else { return };
-        let view = View { now: self.nanos(now), obs: &self.observation, ledger: &self.ledger };
-        if let Some(core) = self.policy.surplus(view)
+        if let Some(core) = self.policy.surplus(self.view(now))
             && let Some(at) = self.ledger.topology().position(core)
         {
             self.vacate(world, at, now);
@@ -216,29 +215,23 @@ impl Allocator {
             publish_granted(runtime, self.policy.takes_requests());
         }
         runtime.held = runtime.held.filter(|held| now < held.until);
-        let sum = if runtime.kthreads.len() <= WHOLE {
-            let mut sum = Sum::NONE;
-            for (index, look) in look.kthreads.iter_mut().enumerate() {
-                sum.add(words::read(runtime, index, look, now));
-            }
-            sum
-        } else {
-            let held = holders(&self.cores, id).map(|(_, holder)| holder.index);
-            let part = held.chain(also).map(usize::from);
-            let watch = (self.stopwatch, self.bounds.kthread_look);
-            read_many(runtime, &mut look.kthreads, (extent, part), watch, now)
-        };
+        let extent = if runtime.kthreads.len() <= WHOLE { Extent::Whole } else { extent };
+        let held = holders(&self.cores, id).map(|(_, holder)| holder.index);
+        let part = held.chain(also).map(usize::from);
+        let watch = (self.stopwatch, self.bounds.kthread_look);
+        let sum = read_words(runtime, &mut look.kthreads, (extent, part), watch, now);
         runtime.next_timer = runtime.held.map_or(Cycles::MAX, |held| held.until).min(sum.earliest);
-        runtime.mark = words::mix(sum.mark, runtime.requests);
+        runtime.mark = sum.mark.wrapping_add(runtime.requests);
         runtime.stats.counters.cores.set(self.cores_held(id));
         runtime.stats.counters.lost_wakes.set(sum.lost_wakes);
     }
 }
 
-/// Reads the words of a runtime of more than [`WHOLE`] kthreads: of all, or those of a `part` and,
-/// as far as `extent` says so, of the slice that is due. `watch` is a clock, and the longest time
-/// that reading a kthread takes.
-fn read_many(
+/// Reads the words of a runtime: of all kthreads, or those of a `part` and, as far as `extent` says
+/// so, of the slice that is due. `watch` is a clock, and the longest time that reading a kthread
+/// takes.
+#[inline]
+fn read_words(
     runtime: &mut Runtime,
     looks: &mut [KthreadLook],
     (extent, part): (Extent, impl Iterator<Item = usize>),

@@ -190,6 +190,10 @@ impl Allocator {
         Nanos(self.clock.to_ns(now.saturating_sub(self.origin)))
     }
 
+    fn view(&self, now: Cycles) -> View<'_> {
+        View { now: self.nanos(now), obs: &self.observation, ledger: &self.ledger }
+    }
+
     /// Adds a runtime; it is lent nothing before [`Self::begin`]. The control thread has checked
     /// its requests against those of all others.
     pub(crate) fn attach(&mut self, world: &mut World, mut runtime: Box<Runtime>, now: Cycles) {
@@ -300,21 +304,21 @@ impl Allocator {
 
     /// Applies the ledger's outcome for a core of a runtime that is gone.
     fn settle(&mut self, world: &mut World, fate: Fate, now: Cycles) {
-        let (core, phase) = match fate {
-            Fate::Freed(core) => (core, Phase::Free),
-            Fate::HandedOn { core, to } => {
-                let at = self.ledger.topology().position(core);
-                let promised = at.is_some_and(|at| self.wake_next_owner(world, at, to, now));
+        let (Fate::Freed(core) | Fate::HandedOn { core, .. } | Fate::Returned { core, .. }) = fate;
+        let Some(at) = self.ledger.topology().position(core) else { return };
+        let phase = match fate {
+            Fate::Freed(_) => Phase::Free,
+            Fate::HandedOn { to, .. } => {
+                let promised = self.wake_next_owner(world, at, to, now);
                 let (kind, late) = (HandoffKind::Evict, None);
-                (core, Phase::Starting { kthread: to, kind, decided: now, woken: now, promised, late })
+                Phase::Starting { kthread: to, kind, decided: now, woken: now, promised, late }
             }
-            Fate::Returned { core, from } => {
+            Fate::Returned { from, .. } => {
                 // It may have seen the request already: let it finish ceding, without a successor.
                 world.runtimes.ask_to_cede(from);
-                (core, Phase::leaving(from, now))
+                Phase::leaving(from, now)
             }
         };
-        let Some(at) = self.ledger.topology().position(core) else { return };
         self.trace_loss(world, at, now);
         self.cores[at].since = now;
         self.begin_phase(world, at, phase, now);
@@ -428,8 +432,7 @@ impl Allocator {
 
     /// Returns when the policy may next lend a core although nothing happens until then.
     pub(crate) fn next_pending(&self, now: Cycles) -> Option<Cycles> {
-        let view = View { now: self.nanos(now), obs: &self.observation, ledger: &self.ledger };
-        let next = self.policy.next_pending(view)?;
+        let next = self.policy.next_pending(self.view(now))?;
         // Rounded up: a look a cycle earlier would find nothing.
         Some(self.origin.saturating_add(self.clock.from_ns(next.0)).saturating_add(1))
     }

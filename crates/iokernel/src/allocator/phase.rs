@@ -173,17 +173,6 @@ pub(super) struct CoreSlot {
     pub(super) idles: Account,
 }
 
-impl CoreSlot {
-    /// Returns whether a decision about its idle holder may be made now, and counts it if so.
-    pub(super) fn may_decide_idle(&mut self, pace: Cycles, now: Cycles) -> bool {
-        let may = !self.idles.is_over(pace * (IDLE_BURST - 1), now);
-        if may {
-            self.idles.charge(pace, 1, now);
-        }
-        may
-    }
-}
-
 /// A kthread that is lent nothing for now; see [`super::withdraw`].
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Withdrawn {

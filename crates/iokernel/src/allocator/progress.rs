@@ -16,7 +16,7 @@ use tailwater_shm::{Cycles, Grant, KthreadState};
 
 use super::Allocator;
 use super::decide::Event;
-use super::phase::Phase;
+use super::phase::{IDLE_BURST, Phase};
 use super::quantum::{Change, Watch, something_waits};
 use super::withdraw::WATCHED;
 use crate::stats::HandoffKind;
@@ -104,7 +104,8 @@ impl Allocator {
             Some(KthreadState::Idle) if idle => {}
             Some(KthreadState::Parked) => self.parked(world, at, kthread, now),
             Some(KthreadState::Idle) => {
-                if !self.cores[at].may_decide_idle(self.bounds.idle_pace, now) {
+                let pace = self.bounds.idle_pace;
+                if !self.cores[at].idles.take(pace, pace * IDLE_BURST, now) {
                     // It counts as running, and is looked at again in the next iteration.
                     return;
                 }

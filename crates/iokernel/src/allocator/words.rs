@@ -51,8 +51,13 @@ pub(super) fn read(runtime: &Runtime, index: usize, look: &mut KthreadLook, now:
     look.ingress_head = kthread.ingress.unchecked_tail();
     look.ingress_tail = if is_held { look.ingress_head } else { kthread.ingress.head() };
     look.left_out = false;
-    let fingerprint = fingerprint(index as u64, look, kthread.ingress.head(), timer);
-    Status { fingerprint, timer, lost_wakes }
+    // The position of the IOKernel in the ingress ring is among them: frames may come in for a
+    // kthread that has just parked, because the polling thread did not run in between.
+    let positions = [look.runq_head, look.runq_tail, look.ingress_head, kthread.ingress.head()];
+    let positions = positions.map(u64::from).iter().sum::<u64>();
+    // The overflow list shrinks when the queue grows.
+    let mark = positions.wrapping_add(u64::from(look.overflow) << 32).wrapping_add(timer);
+    Status { mark, timer, lost_wakes }
 }
 
 /// Marks all kthreads as left out, until they are read. Returns some of those at which something
@@ -76,20 +81,4 @@ pub(super) fn leave_out(runtime: &Runtime, looks: &mut [KthreadLook]) -> [Option
         }
     }
     waiting
-}
-
-/// Returns the fingerprint of a kthread's words. The position of the IOKernel in the ingress ring
-/// is among them: frames may come in for a kthread that has just parked, because the polling thread
-/// did not run in between.
-#[inline(always)]
-fn fingerprint(index: u64, look: &KthreadLook, delivered: u32, timer: Cycles) -> u64 {
-    let queue = u64::from(look.runq_head) << 32 | u64::from(look.runq_tail);
-    let ring = u64::from(look.ingress_head) << 32 | u64::from(delivered);
-    mix(mix(mix(mix(index, queue), ring), look.overflow.into()), timer)
-}
-
-/// Returns a fingerprint of `mark` and one more word.
-#[inline(always)]
-pub(super) fn mix(mark: u64, word: u64) -> u64 {
-    (mark.rotate_left(7) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }

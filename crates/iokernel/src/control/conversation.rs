@@ -30,7 +30,7 @@ use tailwater_shm::memory::{self, MemoryError};
 
 use super::client::ClientSocket;
 use super::directory::{Named, Place, Refusal};
-use super::gate::Ruling;
+use super::gate::{Wait, Work};
 use super::owed::Owed;
 use super::process::Folder;
 use super::session::{Caller, Offer, State};
@@ -50,21 +50,17 @@ impl Control {
     pub(super) fn serve(&mut self, token: u64) {
         let (caller, began) = (self.caller_of(token), processor_time());
         let is_fresh = self.sessions.get(&token).is_some_and(|session| matches!(session.state, State::Fresh));
-        match self.judge(caller) {
-            // What has begun is charged to its end.
-            Ruling::Refuse(_) if is_fresh => {
-                self.serve_message(token);
-                self.charge_refusal(caller, began);
-            }
-            Ruling::Close if is_fresh => {
+        let work = match self.check(caller) {
+            Err(Wait { in_silence: true, .. }) if is_fresh => {
                 self.parts.stats.polling.refused.add(1);
-                self.drop_session(token);
+                return self.drop_session(token);
             }
-            Ruling::Serve | Ruling::Refuse(_) | Ruling::Close => {
-                self.serve_message(token);
-                self.charge(caller, began);
-            }
-        }
+            Err(_) if is_fresh => Work::Refusal,
+            // What has begun is charged to its end.
+            _ => Work::Service,
+        };
+        self.serve_message(token);
+        self.charge(caller, work, began);
     }
 
     fn serve_message(&mut self, token: u64) {
@@ -75,6 +71,10 @@ impl Control {
             Err(ControlError::WouldBlock) => return,
             Err(error) => return self.end(token, &error),
         };
+        use ClientMessage::{Recorded, RequestCores, Rights, Stats};
+        if matches!(message, Stats | Rights | Recorded | RequestCores(_)) && !self.may_ask(token) {
+            return;
+        }
         let session = self.sessions.get_mut(&token).expect("looked up above");
         match (message, core::mem::replace(&mut session.state, State::Fresh)) {
             (ClientMessage::Stats, state) => {
@@ -111,7 +111,7 @@ impl Control {
 
     /// Returns whether a client's user is served now; if not, ends the conversation.
     pub(super) fn may_ask(&mut self, token: u64) -> bool {
-        let may = self.judge(self.caller_of(token)) == Ruling::Serve;
+        let may = self.check(self.caller_of(token)).is_ok();
         if !may {
             self.end(token, &ControlError::TooOften);
         }
@@ -120,9 +120,6 @@ impl Control {
 
     /// Sends the statistics.
     fn answer(&mut self, token: u64, socket: &ClientSocket) {
-        if !self.may_ask(token) {
-            return;
-        }
         let stats = ServerMessage::Stats(self.parts.stats.to_json());
         match control::send_encoded(socket, &control::encode(&stats), &[]) {
             Ok(()) => {}
@@ -133,9 +130,6 @@ impl Control {
 
     /// Sends what the client's user may register.
     fn tell_rights(&mut self, token: u64, socket: &ClientSocket) {
-        if !self.may_ask(token) {
-            return;
-        }
         let uid = self.uid_of(token);
         let may = match (process::check_control(uid), user_of(socket, &self.owners)) {
             (Err(refusal), _) => refusal.to_string(),
@@ -196,33 +190,20 @@ impl Control {
                 self.set_state(token, State::Capturing);
                 self.tell(Command::Capture(tap));
             }
-            Err(why) => {
-                if self.may_log_for(token) {
-                    tracing::info!(why, "refused a capture");
-                }
-                // Fails if the peer is gone and needs no answer.
-                let _ = control::send(&**socket, &ServerMessage::Refused { why }, &[]);
-                self.drop_session(token);
-            }
+            Err(why) => self.deny(token, socket, "a capture", why),
         }
     }
 
     /// Requests cores for a runtime, or refuses to with a reason.
     fn request_cores(&mut self, token: u64, socket: &ClientSocket, request: &CoreRequest) {
-        if !self.may_ask(token) {
-            return;
-        }
-        let uid = self.uid_of(token);
-        let answer = match self.check_core_request(uid, request) {
+        match self.check_core_request(self.uid_of(token), request) {
             Ok((id, limit)) => {
                 self.tell(Command::RequestCores(id, u64::from_le_bytes(request.cores)));
-                ServerMessage::CoresRequested { limit }
+                if control::send(socket, &ServerMessage::CoresRequested { limit }, &[]).is_err() {
+                    self.drop_session(token);
+                }
             }
-            Err(why) => ServerMessage::Refused { why },
-        };
-        let is_refused = matches!(answer, ServerMessage::Refused { .. });
-        if control::send(socket, &answer, &[]).is_err() || is_refused {
-            self.drop_session(token);
+            Err(why) => self.deny(token, socket, "cores", why),
         }
     }
 
@@ -258,26 +239,25 @@ impl Control {
                 self.set_state(token, State::Tracing);
                 self.tell(Command::Trace(tracer));
             }
-            Err(why) => {
-                if self.may_log_for(token) {
-                    tracing::info!(why, "refused a trace");
-                }
-                // Fails if the peer is gone, as for a capture.
-                let _ = control::send(&**socket, &ServerMessage::Refused { why }, &[]);
-                self.drop_session(token);
-            }
+            Err(why) => self.deny(token, socket, "a trace", why),
         }
     }
 
     /// Sends the file in which events are recorded, or refuses it with a reason.
     fn send_record(&mut self, token: u64, socket: &ClientSocket) {
-        if !self.may_ask(token) {
-            return;
-        }
         if let Err(why) = may_watch(socket).and_then(|()| self.begin_reading(token, socket)) {
-            let _ = control::send(socket, &ServerMessage::Refused { why }, &[]);
-            self.drop_session(token);
+            self.deny(token, socket, "the record of events", why);
         }
+    }
+
+    /// Ends a conversation in which this was asked for, with the reason why it is refused.
+    pub(super) fn deny(&mut self, token: u64, socket: &ClientSocket, request: &str, why: String) {
+        if self.may_log_for(token) {
+            tracing::info!(why, "refused {request}");
+        }
+        // Fails if the peer is gone and needs no answer.
+        let _ = control::send(socket, &ServerMessage::Refused { why }, &[]);
+        self.drop_session(token);
     }
 
     /// Sends a tracer the file in which events are recorded, and the present moment.
@@ -406,10 +386,7 @@ impl Control {
         let process = process::at(socket, pid).map_err(Refusal::Peer)?;
         let user = user_of(socket, &self.owners).map_err(Refusal::Peer)?;
         let uid = user.uid;
-        let mut payers = caller.payers().filter(|_| !is_trusted(uid));
-        if let Some(wait) = payers.find_map(|payer| self.gate.check(payer, Instant::now()).err()) {
-            return Err(too_often(caller, wait));
-        }
+        self.check(caller).map_err(|wait| too_often(caller, wait.time))?;
         self.parts.directory.forgive(Owed::lives);
         let place = self.parts.directory.admit(&user, wish)?;
         let id = place.id;

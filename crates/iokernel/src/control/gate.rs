@@ -1,4 +1,5 @@
-//! Limits the control thread's time that clients of users without rights may take.
+//! Limits what clients of users without rights may take of the control thread's time, and of its
+//! connections.
 //!
 //! Owns [`Gate`], with [`Account`]s for each user, and one more for all users whom a grant covers
 //! without naming them: such users may have tens of thousands of ids (subuid(5)). Their clients are
@@ -22,12 +23,16 @@
 //! Programs that register again after a takeover or a restart count too. At the start of an
 //! IOKernel each user may owe [`RETURN`] more for each program that may return.
 //!
+//! Connections of clients that are not registered are limited for each user, and for all users
+//! without rights together ([`have_room`]). Subordinate ids (subuid(5)) count for their owner.
+//!
 //! Pure: times are arguments.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 use tailwater_shm::account::Account;
 
+use crate::authority::MAX_CONNECTIONS;
 use crate::tenant::Key;
 
 /// Part of the control thread's time that one user may take.
@@ -51,13 +56,28 @@ pub(super) const PAUSE: Duration = Duration::from_millis(1);
 /// second.
 const LONG_PAUSE: Duration = Duration::from_millis(4);
 
-/// The decision on a connection.
+/// Maximum number of such connections of one user that is neither root nor the IOKernel's own,
+/// unless a grant says otherwise.
+pub(super) const PER_USER: usize = 32;
+/// Number of such connections that only root and the IOKernel's own user get.
+const RESERVED: usize = 64;
+/// Maximum number of connections that are not registered runtimes, captures or traces.
+const MAX_STRANGERS: usize = MAX_CONNECTIONS as usize + RESERVED;
+
+/// Why a client is not served.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ruling {
-    Serve,
-    /// The message says after what time the user is served again.
-    Refuse(Duration),
-    Close,
+pub(super) struct Wait {
+    /// Time after which it is.
+    pub(super) time: Duration,
+    /// Its refusals have taken too much time as well: it is sent no message.
+    pub(super) in_silence: bool,
+}
+
+/// What the control thread did for a client.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Work {
+    Service,
+    Refusal,
 }
 
 /// Number of connections accepted in a row, by what was done with them.
@@ -71,6 +91,14 @@ pub(super) struct Round {
 }
 
 impl Round {
+    pub(super) fn count(&mut self, ruling: Result<(), Wait>) {
+        *match ruling {
+            Ok(()) => &mut self.served,
+            Err(Wait { in_silence: false, .. }) => &mut self.refused,
+            Err(_) => &mut self.closed,
+        } += 1;
+    }
+
     /// Returns for how long no connection is accepted after this round.
     pub(super) fn pause(self) -> Option<Duration> {
         let Self { served, refused, closed } = self;
@@ -130,45 +158,29 @@ impl Gate {
     }
 
     /// Charges processor time that the control thread has spent for clients of these users.
-    pub(super) fn charge(&mut self, who: Key, took: Duration, now: Instant) {
+    pub(super) fn charge(&mut self, who: Key, work: Work, took: Duration, now: Instant) {
         let at = self.at(now);
-        self.taken(who, at).time.charge(nanos(took), PARTS, at);
-    }
-
-    /// Charges processor time of a refusal.
-    pub(super) fn charge_refusal(&mut self, who: Key, took: Duration, now: Instant) {
-        let at = self.at(now);
-        self.taken(who, at).refusals.charge(nanos(took), PARTS, at);
+        let taken = self.taken(who, at);
+        let account = if work == Work::Service { &mut taken.time } else { &mut taken.refusals };
+        account.charge(nanos(took), PARTS, at);
     }
 
     /// Returns whether clients of these users are served.
     ///
     /// # Errors
-    /// The time after which they are.
-    pub(super) fn check(&self, who: Key, now: Instant) -> Result<(), Duration> {
-        let time = self.taken.get(&who).map_or(Account::default(), |taken| taken.time);
-        let wait = time.pays_at(nanos(self.depth) * PARTS).saturating_sub(self.at(now));
-        if wait == 0 { Ok(()) } else { Err(Duration::from_nanos(wait)) }
-    }
-
-    /// Rules on a connection of a user.
-    pub(super) fn judge(&self, who: Key, now: Instant) -> Ruling {
-        let refusals = self.taken.get(&who).map_or(Account::default(), |taken| taken.refusals);
-        match self.check(who, now) {
-            Ok(()) => Ruling::Serve,
-            Err(_) if refusals.is_over(nanos(MESSAGES) * PARTS, self.at(now)) => Ruling::Close,
-            Err(wait) => Ruling::Refuse(wait),
-        }
+    /// If they are not for now.
+    pub(super) fn check(&self, who: Key, now: Instant) -> Result<(), Wait> {
+        let Some(Taken { time, refusals, .. }) = self.taken.get(&who) else { return Ok(()) };
+        let at = self.at(now);
+        let wait = time.pays_at(nanos(self.depth) * PARTS).saturating_sub(at);
+        let in_silence = refusals.is_over(nanos(MESSAGES) * PARTS, at);
+        if wait == 0 { Ok(()) } else { Err(Wait { time: Duration::from_nanos(wait), in_silence }) }
     }
 
     /// Returns whether a user may cause a line of the log; if not, counts it.
     pub(super) fn take_line(&mut self, who: Key, now: Instant) -> bool {
         let at = self.at(now);
-        let lines = &mut self.taken(who, at).lines;
-        let may = !lines.is_over(nanos(LINE) * (LINES - 1), at);
-        if may {
-            lines.charge(nanos(LINE), 1, at);
-        }
+        let may = self.taken(who, at).lines.take(nanos(LINE), nanos(LINE) * LINES, at);
         self.lines_left_out += u64::from(!may);
         may
     }
@@ -176,11 +188,8 @@ impl Gate {
     /// Takes the number of lines that were left out of the log, if there are any: once a [`LINE`].
     pub(super) fn take_left_out(&mut self, now: Instant) -> Option<u64> {
         let at = self.at(now);
-        if self.lines_left_out == 0 || self.counts.is_over(0, at) {
-            return None;
-        }
-        self.counts.charge(nanos(LINE), 1, at);
-        Some(core::mem::take(&mut self.lines_left_out))
+        let may = self.lines_left_out > 0 && self.counts.take(nanos(LINE), nanos(LINE), at);
+        may.then(|| core::mem::take(&mut self.lines_left_out))
     }
 
     /// Forgets what is charged to grants: they may have other numbers.
@@ -208,6 +217,34 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
+/// A client that connects.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Client {
+    /// `None` for root and the IOKernel's own.
+    pub(super) user: Option<u32>,
+    /// Maximum number of connections of its user.
+    pub(super) most: usize,
+    /// Programs that register again in a takeover, of its user and in all: they connect at once.
+    pub(super) expected: (usize, usize),
+}
+
+/// Returns whether a client gets a connection; `connected` are the users of the present ones. Some
+/// more sockets, of users without rights, are still being closed: `closing` is their number.
+pub(super) fn have_room(
+    Client { user, most, expected }: Client,
+    connected: impl Iterator<Item = Option<u32>>,
+    closing: usize,
+) -> bool {
+    let (most, strangers) = (most + expected.0, MAX_STRANGERS + expected.1);
+    let (mut all, mut others, mut own) = (closing, closing, 0);
+    for other in connected {
+        all += 1;
+        others += usize::from(other.is_some());
+        own += usize::from(other == user);
+    }
+    all < strangers && (user.is_none() || (own < most && others < strangers - RESERVED))
+}
+
 /// Returns the account of a user's clients.
 pub(super) fn user(uid: u32) -> Key {
     Key { user: Some(uid), grant: None }
@@ -222,8 +259,8 @@ mod tests {
     /// Returns how many connections of a user, of a millisecond each, are served.
     fn served(gate: &mut Gate, uid: u32, now: Instant) -> usize {
         let mut served = 0;
-        while gate.judge(user(uid), now) == Ruling::Serve {
-            gate.charge(user(uid), MS, now);
+        while gate.check(user(uid), now).is_ok() {
+            gate.charge(user(uid), Work::Service, MS, now);
             served += 1;
         }
         served
@@ -234,9 +271,9 @@ mod tests {
         let start = Instant::now();
         let mut gate = Gate::new(0, start);
         assert_eq!(served(&mut gate, 1, start), 251);
-        let Ruling::Refuse(wait) = gate.judge(user(1), start) else { panic!("no message") };
-        assert_eq!(wait, 50 * MS, "the time that one took, 50 times");
-        assert_eq!(gate.judge(user(1), start + wait), Ruling::Serve);
+        let Wait { time: wait, in_silence } = gate.check(user(1), start).unwrap_err();
+        assert_eq!((wait, in_silence), (50 * MS, false), "the time that one took, 50 times");
+        assert_eq!(gate.check(user(1), start + wait), Ok(()));
         assert_eq!(served(&mut gate, 1, start + 100 * wait), 100);
         assert_eq!(served(&mut gate, 2, start), 251, "another user");
     }
@@ -246,15 +283,16 @@ mod tests {
         let start = Instant::now();
         let mut gate = Gate::new(0, start);
         served(&mut gate, 1, start);
-        gate.charge(user(1), 9 * MS, start);
+        gate.charge(user(1), Work::Service, 9 * MS, start);
         let mut refused = 0;
-        while let Ruling::Refuse(_) = gate.judge(user(1), start) {
-            gate.charge_refusal(user(1), MS, start);
+        while let Err(Wait { in_silence: false, .. }) = gate.check(user(1), start) {
+            gate.charge(user(1), Work::Refusal, MS, start);
             refused += 1;
         }
-        assert_eq!((refused, gate.judge(user(1), start)), (6, Ruling::Close));
-        assert!(matches!(gate.judge(user(1), start + 100 * MS), Ruling::Refuse(_)), "later again");
-        assert_eq!(gate.judge(user(1), start + 500 * MS), Ruling::Serve, "ten of 1 ms times 50");
+        assert_eq!(refused, 6);
+        assert!(gate.check(user(1), start).unwrap_err().in_silence);
+        assert!(!gate.check(user(1), start + 100 * MS).unwrap_err().in_silence, "later again");
+        assert_eq!(gate.check(user(1), start + 500 * MS), Ok(()), "ten of 1 ms times 50");
     }
 
     #[test]
@@ -264,16 +302,16 @@ mod tests {
         let (mut served, mut refused) = (0, 0);
         for ms in 0..60_000 {
             let now = start + ms * MS;
-            match gate.judge(user(1), now) {
-                Ruling::Serve => {
-                    gate.charge(user(1), MS, now);
+            match gate.check(user(1), now) {
+                Ok(()) => {
+                    gate.charge(user(1), Work::Service, MS, now);
                     served += 1;
                 }
-                Ruling::Refuse(_) => {
-                    gate.charge_refusal(user(1), MS, now);
+                Err(Wait { in_silence: false, .. }) => {
+                    gate.charge(user(1), Work::Refusal, MS, now);
                     refused += 1;
                 }
-                Ruling::Close => {}
+                Err(_) => {}
             }
         }
         assert!((1_400..=1_460).contains(&served), "{served}");
@@ -296,7 +334,7 @@ mod tests {
         let start = Instant::now();
         let mut gate = Gate::new(0, start);
         let unnamed = Key { user: None, grant: Some(0) };
-        gate.charge(unnamed, Duration::from_secs(1), start);
+        gate.charge(unnamed, Work::Service, Duration::from_secs(1), start);
         assert!(gate.check(unnamed, start).is_err() && gate.check(user(1), start).is_ok());
         gate.forget_grants();
         assert_eq!(gate.check(unnamed, start), Ok(()));
@@ -318,12 +356,12 @@ mod tests {
     fn a_full_table_has_room_for_users_who_did_nothing_and_empties() {
         let start = Instant::now();
         let mut gate = Gate::new(0, start);
-        gate.charge(user(0), 300 * MS, start);
-        (1..2 * MAX_USERS as u32).for_each(|uid| gate.charge(user(uid), MS, start));
+        gate.charge(user(0), Work::Service, 300 * MS, start);
+        (1..2 * MAX_USERS as u32).for_each(|uid| gate.charge(user(uid), Work::Service, MS, start));
         assert_eq!(gate.taken.len(), MAX_USERS);
         assert!(gate.check(user(0), start).is_err(), "who owes most is kept");
         assert_eq!(gate.check(user(u32::MAX), start), Ok(()));
-        gate.charge(user(u32::MAX), MS, start + 15_000 * MS);
+        gate.charge(user(u32::MAX), Work::Service, MS, start + 15_000 * MS);
         assert_eq!(gate.taken.len(), 1);
     }
 
@@ -333,5 +371,52 @@ mod tests {
         assert_eq!([pause(2, 1, 1), pause(0, 0, 0)], [None; 2]);
         assert_eq!([pause(0, 64, 0), pause(1, 32, 31)], [Some(PAUSE); 2], "refusals are charged");
         assert_eq!([pause(0, 1, 63), pause(1, 0, 2)], [Some(LONG_PAUSE); 2]);
+    }
+
+    const OURS: u32 = 100;
+
+    /// Number of connections that one more client after the other of these users gets.
+    fn admitted(users: impl Iterator<Item = u32>, connected: &mut Vec<Option<u32>>, closing: usize) -> usize {
+        admitted_of((0, 0), users, connected, closing)
+    }
+
+    fn admitted_of(
+        expected: (usize, usize),
+        users: impl Iterator<Item = u32>,
+        connected: &mut Vec<Option<u32>>,
+        closing: usize,
+    ) -> usize {
+        let before = connected.len();
+        for uid in users {
+            let user = (uid != 0 && uid != OURS).then_some(uid);
+            let client = Client { user, most: PER_USER, expected };
+            if have_room(client, connected.iter().copied(), closing) {
+                connected.push(user);
+            }
+        }
+        connected.len() - before
+    }
+
+    #[test]
+    fn one_user_leaves_room_for_others_and_all_users_for_root_and_the_iokernels_own() {
+        let mut connected = Vec::new();
+        assert_eq!(admitted((0..300).map(|_| 1), &mut connected, 0), PER_USER);
+        assert_eq!(admitted((2..1000).filter(|&uid| uid != OURS), &mut connected, 0), 192 - PER_USER);
+        assert_eq!(admitted((0..300).map(|n| (n % 2) * OURS), &mut connected, 0), RESERVED);
+        assert_eq!(connected.len(), MAX_STRANGERS);
+    }
+
+    #[test]
+    fn programs_that_come_back_have_room_besides() {
+        let mut connected = Vec::new();
+        assert_eq!(admitted_of((70, 300), (0..500).map(|_| 1), &mut connected, 0), PER_USER + 70);
+        assert_eq!(admitted_of((0, 300), (2..1000).filter(|&uid| uid != OURS), &mut connected, 0), 390);
+    }
+
+    #[test]
+    fn sockets_that_are_long_in_closing_count_for_users_without_rights() {
+        let mut connected = Vec::new();
+        assert_eq!(admitted((0..300).map(|_| 1), &mut connected, 190), 2);
+        assert_eq!(admitted((0..300).map(|_| OURS), &mut connected, 190), 64);
     }
 }

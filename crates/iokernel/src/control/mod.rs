@@ -23,7 +23,6 @@ mod conversation;
 pub(crate) mod directory;
 mod gate;
 mod instances;
-mod limits;
 pub(crate) mod owed;
 pub(crate) mod predecessor;
 pub(crate) mod process;
@@ -67,7 +66,7 @@ use crate::trace::Tracer;
 use boards::Boards;
 use client::{ClientSocket, Closer};
 use directory::{Directory, Refusal};
-use gate::{Gate, Round, Ruling};
+use gate::{Client, Gate, Round, Wait, Work};
 use session::{Caller, Session, State};
 use takeover::REUNION;
 use watch::{Heartbeat, Watch};
@@ -282,11 +281,6 @@ fn is_trusted(uid: u32) -> bool {
 fn started_by(is_root: bool, sudo_uid: Option<&str>) -> Option<u32> {
     // In a process of another user any program may have set the variable.
     if is_root { sudo_uid?.parse().ok() } else { None }
-}
-
-/// Returns the user whose connections are limited; `None` for those without limits.
-fn limited(caller: Caller) -> Option<u32> {
-    (!is_trusted(caller.uid)).then_some(caller.owner)
 }
 
 /// Returns the refusal of a client that has to wait for this time.
@@ -529,25 +523,20 @@ impl Control {
             let socket = ClientSocket::new(socket, self.closer.clone());
             let began = processor_time();
             let caller = self.caller(uid, &socket);
-            match self.judge(caller) {
-                Ruling::Serve => {
-                    round.served += 1;
+            let ruling = self.check(caller);
+            round.count(ruling);
+            match ruling {
+                Ok(()) => {
                     self.admit(caller, socket);
-                }
-                Ruling::Refuse(wait) => {
-                    round.refused += 1;
-                    self.refuse(caller, &socket, &too_often(caller, wait));
-                    self.charge_refusal(caller, began);
-                    continue;
+                    self.charge(caller, Work::Service, began);
                 }
                 // It takes little and is not charged; the pauses bound it.
-                Ruling::Close => {
-                    round.closed += 1;
-                    self.parts.stats.polling.refused.add(1);
-                    continue;
+                Err(Wait { in_silence: true, .. }) => self.parts.stats.polling.refused.add(1),
+                Err(Wait { time, .. }) => {
+                    self.refuse(caller, &socket, &too_often(caller, time));
+                    self.charge(caller, Work::Refusal, began);
                 }
             }
-            self.charge(caller, began);
         }
     }
 
@@ -560,7 +549,7 @@ impl Control {
         let mut caller = Caller { uid, owner, unnamed_by: None };
         if !is_trusted(uid)
             && directory.authority().covers_unnamed()
-            && self.judge(caller) == Ruling::Serve
+            && self.check(caller).is_ok()
             && directory.expected(owner).0 == 0
         {
             let user = user_of(socket, &self.owners).ok();
@@ -571,12 +560,11 @@ impl Control {
 
     /// Begins a conversation with a client, if there is room for one.
     fn admit(&mut self, caller: Caller, socket: ClientSocket) {
-        let user = limited(caller);
         let strangers = self.sessions.values().filter(|session| session.deadline.is_some());
         let closing = self.closer.as_ref().map_or(0, Closer::waiting);
         let expected = self.parts.directory.expected(caller.owner);
-        let client = limits::Client { user, most: self.most_connections(&socket), expected };
-        if !limits::have_room(client, strangers.map(|session| limited(session.caller)), closing) {
+        let client = Client { user: caller.limited(), most: self.most_connections(&socket), expected };
+        if !gate::have_room(client, strangers.map(|session| session.caller.limited()), closing) {
             return self.refuse(caller, &socket, &Refusal::TooManyConnections);
         }
         let token = self.next_token;
@@ -587,34 +575,26 @@ impl Control {
         }
     }
 
-    /// Charges the processor time of this thread since `began` to a client without rights.
-    fn charge(&mut self, caller: Caller, began: Duration) {
-        if !is_trusted(caller.uid) {
-            let took = processor_time().saturating_sub(began);
-            caller.payers().for_each(|payer| self.gate.charge(payer, took, Instant::now()));
-        }
+    /// Charges the processor time of this thread since `began` to a client.
+    fn charge(&mut self, caller: Caller, work: Work, began: Duration) {
+        let (took, now) = (processor_time().saturating_sub(began), Instant::now());
+        caller.payers().for_each(|payer| self.gate.charge(payer, work, took, now));
     }
 
-    /// As [`charge`](Self::charge), for a refusal.
-    fn charge_refusal(&mut self, caller: Caller, began: Duration) {
-        let took = processor_time().saturating_sub(began);
-        caller.payers().for_each(|payer| self.gate.charge_refusal(payer, took, Instant::now()));
-    }
-
-    /// Rules on a connection of a client.
-    fn judge(&self, caller: Caller) -> Ruling {
-        if is_trusted(caller.uid) {
-            return Ruling::Serve;
-        }
-        let mut rulings = caller.payers().map(|payer| self.gate.judge(payer, Instant::now()));
-        rulings.find(|&ruling| ruling != Ruling::Serve).unwrap_or(Ruling::Serve)
+    /// Returns whether a client is served.
+    ///
+    /// # Errors
+    /// If it is not for now.
+    fn check(&self, caller: Caller) -> Result<(), Wait> {
+        let now = Instant::now();
+        caller.payers().try_for_each(|payer| self.gate.check(payer, now))
     }
 
     /// Returns how many connections the client's user may have.
     fn most_connections(&self, socket: &ClientSocket) -> usize {
         let authority = self.parts.directory.authority();
         let user = if authority.limits_connections() { user_of(socket, &self.owners).ok() } else { None };
-        user.and_then(|user| authority.connections(&user)).unwrap_or(limits::PER_USER)
+        user.and_then(|user| authority.connections(&user)).unwrap_or(gate::PER_USER)
     }
 
     /// Refuses a connection with the spare descriptor.
@@ -663,7 +643,7 @@ impl Control {
     fn may_log(&mut self, caller: Caller) -> bool {
         let payer = caller.payers().last();
         let may = |payer| self.gate.take_line(payer, Instant::now());
-        self.successor.is_none() && (is_trusted(caller.uid) || payer.is_some_and(may))
+        self.successor.is_none() && payer.is_none_or(may)
     }
 
     /// Logs how many lines were left out of the log, where that is due.
@@ -727,7 +707,7 @@ impl Control {
             for token in waiting {
                 let (caller, began) = (self.caller_of(token), processor_time());
                 self.retry(token);
-                self.charge(caller, began);
+                self.charge(caller, Work::Service, began);
             }
         }
         true
@@ -743,7 +723,7 @@ impl Control {
     /// again, unmaps its memory.
     fn bury(&mut self, runtime: Box<Runtime>, reason: &EndReason) {
         let began = processor_time();
-        let (id, name, key) = (runtime.id, runtime.stats.name.clone(), runtime.key);
+        let (id, name) = (runtime.id, runtime.stats.name.clone());
         let caller = self.session_of(id).map_or(Caller::GONE, |session| session.caller);
         if self.may_log(caller) {
             tracing::info!(%id, name, %reason, "a registration ended");
@@ -776,9 +756,7 @@ impl Control {
             let name = "tailwater-memory".to_owned();
             let _ = std::thread::Builder::new().name(name).spawn(|| drop(runtime));
         }
-        if key.is_some() {
-            self.charge(caller, began);
-        }
+        self.charge(caller, Work::Service, began);
     }
 
     /// Returns the tenant of a program of user `uid`, who needs a grant.

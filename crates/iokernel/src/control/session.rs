@@ -10,8 +10,8 @@ use tailwater_shm::layout::{IoKernelEnds, Region};
 
 use super::client::ClientSocket;
 use super::directory::Place;
-use super::gate;
 use super::owed::Owed;
+use super::{gate, is_trusted};
 use crate::tenant::Key;
 
 /// The client of a connection, as of when it connected.
@@ -28,10 +28,15 @@ impl Caller {
     /// The client of a connection that is gone: root, to whom nothing is charged.
     pub(super) const GONE: Self = Self { uid: 0, owner: 0, unnamed_by: None };
 
+    /// Returns the user who is limited; `None` for root and the IOKernel's own.
+    pub(super) fn limited(self) -> Option<u32> {
+        (!is_trusted(self.uid)).then_some(self.owner)
+    }
+
     /// Returns the accounts that pay for it.
     pub(super) fn payers(self) -> impl Iterator<Item = Key> {
         let common = self.unnamed_by.map(|grant| Key { user: None, grant: Some(grant) });
-        core::iter::once(gate::user(self.owner)).chain(common)
+        self.limited().map(gate::user).into_iter().chain(common)
     }
 }
 

@@ -92,7 +92,7 @@ impl Control {
     /// Hands the client what it needs to take this IOKernel's place, or refuses with a reason.
     pub(super) fn hand_over(&mut self, token: u64, socket: &Arc<ClientSocket>, wish: &Takeover) {
         if let Err(why) = self.may_take_over(socket, wish) {
-            return self.refuse_takeover(token, socket, why);
+            return self.deny(token, socket, "a takeover", why);
         }
         let devices = &self.parts.devices;
         let files = devices.iter().flat_map(|port| &port.files).map(AsFd::as_fd);
@@ -100,7 +100,7 @@ impl Control {
             Ok(programs) => programs,
             Err(error) => {
                 let why = format!("it cannot write the list of its programs ({error})");
-                return self.refuse_takeover(token, socket, why);
+                return self.deny(token, socket, "a takeover", why);
             }
         };
         // Without a descriptor of this process the other one does not kill it if it hangs.
@@ -116,7 +116,7 @@ impl Control {
                 fds.len() - first.len(),
                 MAX_FDS - first.len()
             );
-            return self.refuse_takeover(token, socket, why);
+            return self.deny(token, socket, "a takeover", why);
         }
         let ports = devices
             .iter()
@@ -141,7 +141,7 @@ impl Control {
     /// Ends this IOKernel, unless the client that takes its place is gone.
     pub(super) fn leave(&mut self, token: u64, socket: Arc<ClientSocket>) {
         if self.successor.is_some() {
-            return self.refuse_takeover(token, &socket, TAKEN.to_owned());
+            return self.deny(token, &socket, "a takeover", TAKEN.to_owned());
         }
         if let Err(error) = control::send(&*socket, &ServerMessage::Leaving, &[]) {
             tracing::info!(%error, "the other IOKernel does not take over");
@@ -171,15 +171,6 @@ impl Control {
     /// Removes the socket's file at the end: the previous IOKernel has left it to this one.
     pub(crate) fn own_socket_file(&mut self) {
         self.parts.socket_file = SocketFile::of(&self.parts.config.socket);
-    }
-
-    fn refuse_takeover(&mut self, token: u64, socket: &ClientSocket, why: String) {
-        if self.may_log_for(token) {
-            tracing::info!(why, "refused a takeover");
-        }
-        // Fails if the peer is gone and needs no answer.
-        let _ = control::send(socket, &ServerMessage::Refused { why }, &[]);
-        self.drop_session(token);
     }
 
     fn may_take_over(&self, socket: &ClientSocket, wish: &Takeover) -> Result<(), String> {

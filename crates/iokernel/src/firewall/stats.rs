@@ -3,6 +3,7 @@
 //! Owns one counter per rule, in the order of the configuration, and counters of packets that no
 //! rule decided. Written by the polling thread only.
 
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::config::{Action, Direction, FirewallConfig, Rule};
@@ -20,7 +21,7 @@ counters! {
 }
 
 /// Counter of one rule.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct RuleStats {
     /// Its name, or its number from 1.
     pub name: String,
@@ -60,16 +61,8 @@ impl FirewallStats {
     }
 
     pub(crate) fn to_json(&self) -> Value {
-        let rules: Vec<Value> = self
-            .rules
-            .iter()
-            .map(|rule| {
-                json!({ "name": rule.name, "runtime": rule.runtime, "direction": rule.direction,
-                        "action": rule.action, "matched": rule.matched.get() })
-            })
-            .collect();
-        let mut document = self.counters.to_json();
-        document["rules"] = rules.into();
+        let mut document = json!(self.counters);
+        document["rules"] = json!(self.rules);
         document
     }
 }

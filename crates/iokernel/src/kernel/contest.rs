@@ -3,12 +3,16 @@
 //! Owns [`ContentionDetector`], a pure decision: times and counts are arguments. Kthreads, and the
 //! polling thread, have one rank while they have the cores for themselves, and another beside
 //! programs that want them (`tailwater_shm::priority`). Linux says how many threads are runnable
-//! (`/proc/loadavg`). When there are more than Tailwater's own and than other cores can take, for
-//! [20 ms](Durations::confirm), there is a contest. It ends when no look has found any for [a
-//! second](Durations::hold), or few looks do. A compiler that starts one process after the other is
+//! (`/proc/loadavg`). A look finds *more* if they are more than Tailwater's own and than other
+//! cores can take. A running average says which part of the looks did: half of them begin a
+//! contest, after 22 ms if all do, and less than a quarter, or none for
+//! [a second](Durations::hold), end it. So a compiler that starts one process after the other is
 //! one contest, and a daemon that wakes for a moment is none. A thread of Linux itself that needs
 //! the polling thread's core for microseconds stays runnable for some timer ticks, and in a contest
 //! until the next slice.
+//!
+//! A look at a core that changes hands leaves it open: both kthreads may be runnable. It counts as
+//! an eighth of a look that finds no more.
 //!
 //! Threads that may not run on Tailwater's cores count as well, once they are more than the other
 //! cores: Linux does not say where a runnable thread may run.
@@ -21,33 +25,26 @@ use tailwater_shm::Cycles;
 
 use crate::bounds::bounds;
 
-/// Looks in a row that may leave it open whether more threads are runnable, without a new
-/// beginning. One that does is a look at a core that changes hands: both kthreads may be runnable.
-const UNDECIDED: u32 = 16;
-/// Number of looks that have to find more threads, if others leave it open.
-const ENOUGH: u32 = 4;
 /// Interval of the looks in a contest, as a multiple of the other one.
 const SELDOM: Cycles = 20;
-/// Weight of a look in the running average of those that find more threads, as a power of two: it
-/// is over the last 640 ms or so.
-const AVERAGE_SHIFT: u32 = 6;
+/// Weight of a look in the running average, as a power of two, and of one that leaves it open.
+const SHIFT: u32 = 6;
+const OPEN_SHIFT: u32 = SHIFT + 3;
 /// One in that average.
-const WHOLE: u32 = 1 << 16;
-/// Part of the looks in a contest that have to find more threads. Those of Linux itself are found
-/// by a sixth of them on an idle machine of two cores.
-const LEAST: u32 = WHOLE / 4;
+const ALL: u32 = 1 << 16;
+/// Parts of the looks that have to find more threads before a contest begins, and while it lasts.
+/// Those of Linux itself are found by a sixth of them on an idle machine of two cores.
+const BEGIN: u32 = ALL / 2;
+const END: u32 = ALL / 4;
 
 bounds! {
     /// Times of the looks and of a contest.
     pub(super) struct Durations {
         /// Interval of the looks while there is no contest and the polling thread polls. A look
-        /// takes 1.5 us.
+        /// takes 1.5 us. A thread that needs a core for a moment waits behind one at nice -20 for
+        /// two timer ticks of 4 ms: 16 looks.
         look = 500 us,
-        /// For how long more threads have to be runnable, at every look, before that is a contest:
-        /// longer than a thread that needs a core for a moment waits behind one at nice -20, two
-        /// timer ticks of 4 ms.
-        confirm = 20 ms,
-        /// For how long a contest lasts after the last look that has found one.
+        /// For how long a contest lasts after the last look that has found more.
         hold = 1_000 ms,
         /// Time that the polling thread has waited for its core since the last look which is a
         /// contest. A kernel thread takes a core for less.
@@ -76,28 +73,16 @@ pub(super) struct ContentionDetector {
     elsewhere: usize,
     is_on: bool,
     next: Cycles,
-    /// The looks that have found more runnable threads, since the last one that has found no more.
-    found: Option<Found>,
-    /// The last one that has found more.
+    /// The last look that has found more.
     last: Cycles,
-    /// Part of the looks of this contest that have found more, as a running average.
+    /// Part of the looks that have found more.
     average: u32,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Found {
-    first: Cycles,
-    looks: u32,
-    /// A look between them has left it open.
-    doubtful: bool,
-    /// Number of looks that left it open since the last of them.
-    undecided: u32,
 }
 
 impl ContentionDetector {
     /// `elsewhere`: how many cores other programs have beside Tailwater's.
     pub(super) fn new(elsewhere: usize, durations: Durations) -> Self {
-        Self { durations, elsewhere, is_on: false, next: 0, found: None, last: 0, average: 0 }
+        Self { durations, elsewhere, is_on: false, next: 0, last: 0, average: 0 }
     }
 
     /// Returns whether other programs compete for the cores, as of the last look.
@@ -115,39 +100,23 @@ impl ContentionDetector {
     /// Judges a look; returns the change, if there is one.
     pub(super) fn judge(&mut self, look: Look, now: Cycles) -> Option<bool> {
         let free = self.elsewhere + usize::from(!look.polls);
-        let before = self.is_on;
         let (least, most) = look.own;
-        let (more, open) = (look.runnable > most + free, look.runnable > least + free);
-        if more {
-            let found =
-                self.found.get_or_insert(Found { first: now, looks: 0, doubtful: false, undecided: 0 });
-            found.looks += 1;
-            found.undecided = 0;
-            let lasts = now.saturating_sub(found.first) >= self.durations.confirm;
-            self.is_on |= lasts && (!found.doubtful || found.looks >= ENOUGH);
-        } else {
-            self.found = self.found.filter(|found| open && found.undecided < UNDECIDED);
-            if let Some(found) = &mut self.found {
-                found.doubtful = true;
-                found.undecided += 1;
-            }
-        }
         let has_waited = look.waited >= self.durations.waited;
-        self.is_on |= has_waited;
-        if !before {
-            self.average = WHOLE;
-        }
-        if more || has_waited {
+        if has_waited || look.runnable > most + free {
             self.last = now;
-            self.average += (WHOLE - self.average) >> AVERAGE_SHIFT;
-        } else if !open {
-            self.average -= self.average >> AVERAGE_SHIFT;
+            self.average += (ALL - self.average) >> SHIFT;
+        } else {
+            let is_open = look.runnable > least + free;
+            self.average -= self.average >> if is_open { OPEN_SHIFT } else { SHIFT };
         }
-        let lasts = now.saturating_sub(self.last) < self.durations.hold;
-        self.is_on &= lasts && self.average >= LEAST;
-        let seldom = if self.is_on { SELDOM } else { 1 };
-        self.next = now + self.durations.look * seldom;
-        (self.is_on != before).then_some(self.is_on)
+        let lasts = now.saturating_sub(self.last) < self.durations.hold && self.average >= END;
+        let is_on = if self.is_on { lasts } else { has_waited || self.average >= BEGIN };
+        let has_changed = core::mem::replace(&mut self.is_on, is_on) != is_on;
+        if has_changed {
+            self.average = if is_on { ALL } else { 0 };
+        }
+        self.next = now + self.durations.look * if is_on { SELDOM } else { 1 };
+        has_changed.then_some(is_on)
     }
 }
 
@@ -155,7 +124,9 @@ impl ContentionDetector {
 mod tests {
     use super::*;
 
-    const DURATIONS: Durations = Durations { look: 500, confirm: 1_500, hold: 1_000_000, waited: 1_000 };
+    const DURATIONS: Durations = Durations { look: 500, hold: 1_000_000, waited: 1_000 };
+    /// When a contest begins of which each look from 0 on finds more.
+    const BEGINS: Cycles = 44 * 500;
 
     /// What a look finds beside two threads of Tailwater, while it polls.
     fn found(runnable: usize) -> Look {
@@ -171,10 +142,10 @@ mod tests {
     #[test]
     fn a_program_that_computes_is_a_contest_until_a_second_or_less_after_its_end() {
         let mut contest = ContentionDetector::new(0, DURATIONS);
-        assert_eq!(until_change(&mut contest, 0, 3), Some(1_500));
+        assert_eq!(until_change(&mut contest, 0, 3), Some(BEGINS));
         assert!(contest.is_on());
         // It stays on while threads come and go.
-        for now in [10_000, 500_000, 1_000_000] {
+        for now in [40_000, 500_000, 1_000_000] {
             assert_eq!(contest.judge(found(2), now), None);
             assert_eq!(contest.judge(found(3), now + 10_000), None);
         }
@@ -185,20 +156,20 @@ mod tests {
     #[test]
     fn a_thread_that_runs_for_a_moment_is_none() {
         let mut contest = ContentionDetector::new(0, DURATIONS);
-        for now in (0..1_000_000).step_by(1_500) {
-            assert_eq!(contest.judge(found(3), now), None);
-            assert_eq!(contest.judge(found(3), now + 500), None);
-            assert_eq!(contest.judge(found(2), now + 1_000), None);
+        for (look, now) in (0..2_000).zip((0..).step_by(500)) {
+            // For two timer ticks of 4 ms, once in 20 ms.
+            let runnable = if look % 40 < 16 { 3 } else { 2 };
+            assert_eq!(contest.judge(found(runnable), now), None);
         }
     }
 
     #[test]
     fn a_contest_ends_although_some_looks_find_a_thread_that_runs_for_a_moment() {
         let mut contest = ContentionDetector::new(0, DURATIONS);
-        assert_eq!(until_change(&mut contest, 0, 3), Some(1_500));
+        assert_eq!(until_change(&mut contest, 0, 3), Some(BEGINS));
         let looks = |part: u64| (0..400).map(move |n| (n * 10_000, if n % part == 0 { 3 } else { 2 }));
         let ends = |contest: &mut ContentionDetector, part| {
-            looks(part).find_map(|(at, runnable)| contest.judge(found(runnable), 10_000 + at))
+            looks(part).find_map(|(at, runnable)| contest.judge(found(runnable), 40_000 + at))
         };
         assert_eq!(ends(&mut contest.clone(), 3), None, "a program that computes a third of the time");
         assert_eq!(ends(&mut contest, 6), Some(false));
@@ -211,11 +182,10 @@ mod tests {
         for now in (0..100_000).step_by(500) {
             assert_eq!(contest.judge(open, now), None, "it never is one alone");
         }
-        let looks = [found(3), open, open, found(3), open, open, open, found(3), open];
-        for (look, now) in looks.into_iter().zip((100_000..).step_by(500)) {
-            assert_eq!(contest.judge(look, now), None);
-        }
-        assert_eq!(contest.judge(found(3), 104_500), Some(true), "the fourth");
+        let mut looks = (0..).map(|look| if look % 3 == 0 { found(3) } else { open });
+        let mut times = (100_000..300_000).step_by(500);
+        let began = times.find(|&now| contest.judge(looks.next().unwrap(), now).is_some()).unwrap();
+        assert!((150_000..200_000).contains(&began), "a third of the looks: {began}");
     }
 
     #[test]
@@ -235,7 +205,7 @@ mod tests {
         let asleep = Look { polls: false, ..found(5) };
         assert_eq!(contest.judge(asleep, 4_000_000), None, "the polling thread's core is free");
         assert_eq!(contest.judge(asleep, 4_010_000), None);
-        assert_eq!(until_change(&mut contest, 4_020_000, 5), Some(4_021_500));
+        assert_eq!(until_change(&mut contest, 4_020_000, 5), Some(4_020_000 + BEGINS));
     }
 
     #[test]

@@ -95,8 +95,8 @@ impl CoreAccount {
     pub(super) fn to_json(&self) -> Value {
         json!({
             "core": self.core.0,
-            "ns": self.ns.to_json(),
-            "samples": { "service": self.service.to_json(), "batch": self.batch.to_json() },
+            "ns": self.ns,
+            "samples": { "service": self.service, "batch": self.batch },
         })
     }
 }

@@ -25,6 +25,12 @@ impl Counter {
     }
 }
 
+impl serde::Serialize for Counter {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u64(self.get())
+    }
+}
+
 /// What a number does over time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -90,15 +96,15 @@ impl Field {
     }
 }
 
-/// Defines a struct of counters, its JSON document, and the list of what that has: the
-/// documentation of a counter is its help. `name: Gauge` is a number that also falls.
+/// Defines a struct of counters, which is an object of the document, and the list of what that has:
+/// the documentation of a counter is its help. `name: Gauge` is a number that also falls.
 macro_rules! counters {
     (
         $(#[$meta:meta])*
         $name:ident { $($(#[doc = $help:literal])* $field:ident $(: $kind:ident)?,)* }
     ) => {
         $(#[$meta])*
-        #[derive(Debug, Default)]
+        #[derive(Debug, Default, serde::Serialize)]
         pub struct $name { $($(#[doc = $help])* pub $field: $crate::stats::counter::Counter,)* }
 
         impl $name {
@@ -110,12 +116,6 @@ macro_rules! counters {
                     concat!($($help),*),
                 ),
             )*];
-
-            pub(crate) fn to_json(&self) -> serde_json::Value {
-                let mut map = serde_json::Map::new();
-                $(map.insert(stringify!($field).to_owned(), self.$field.get().into());)*
-                serde_json::Value::Object(map)
-            }
         }
     };
     (@kind) => { $crate::stats::counter::Kind::Counter };

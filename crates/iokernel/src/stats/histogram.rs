@@ -102,6 +102,12 @@ impl SharedHistogram {
     }
 }
 
+impl serde::Serialize for SharedHistogram {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        self.to_json().serialize(serializer)
+    }
+}
+
 fn of(counts: &[(u64, u64)]) -> Histogram<u64> {
     let mut histogram =
         Histogram::new_with_bounds(1, 1 << MAX_BITS, 2).expect("constant bounds are in range");

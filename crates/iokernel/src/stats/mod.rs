@@ -18,7 +18,9 @@ pub use account::CoreAccount;
 pub use counter::Counter;
 pub use histogram::{BOUNDS_NS, SharedHistogram};
 
-use serde_json::{Map, Value, json};
+use serde::{Serialize, Serializer};
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
@@ -290,23 +292,28 @@ impl HandoffKind {
 }
 
 /// Latencies of one kind of hand-off, from the IOKernel's decision.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize)]
 pub struct HandoffHistograms {
     /// Until the owner gave the core up, by its own statement; of busy owners only.
+    #[serde(rename = "gave_up_ns")]
     pub gave_up: SharedHistogram,
     /// Until the core was seen ceded.
+    #[serde(rename = "ceded_ns")]
     pub ceded: SharedHistogram,
     /// Until the new owner was seen running.
+    #[serde(rename = "running_ns")]
     pub running: SharedHistogram,
 }
 
 /// How long it took until the core of a dead runtime was free or lent again, one value for each
 /// core that it held.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Serialize)]
 pub struct ReclaimHistograms {
     /// Since the IOKernel noticed the death.
+    #[serde(rename = "since_notice_ns")]
     pub since_notice: SharedHistogram,
     /// Since the last look that found the runtime alive: an upper bound from the death itself.
+    #[serde(rename = "since_alive_ns")]
     pub since_alive: SharedHistogram,
 }
 
@@ -366,7 +373,7 @@ impl RuntimeStats {
             "guaranteed": self.guaranteed,
             "queued_threads": waiting.map(|waiting| waiting.threads),
             "waiting_rings": waiting.map(|waiting| waiting.rings),
-            "counters": self.counters.to_json(),
+            "counters": self.counters,
             "classes": [],
             "classes_left_out": 0,
         })
@@ -389,7 +396,7 @@ impl RuntimeStats {
 }
 
 /// Counters of one port.
-#[derive(Debug)]
+#[derive(Debug, Serialize)]
 pub struct PortStats {
     /// Its name.
     pub name: String,
@@ -400,9 +407,19 @@ pub struct PortStats {
     /// Frames it refused, and those that were longer than the network's packets may be.
     pub refused: Counter,
     /// Set to 1 when it failed and was detached.
+    #[serde(serialize_with = "as_bool")]
     pub failed: Counter,
     /// Its own report.
+    #[serde(serialize_with = "as_document")]
     pub account: Option<Arc<dyn Account>>,
+}
+
+fn as_bool<S: Serializer>(counter: &Counter, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_bool(counter.get() != 0)
+}
+
+fn as_document<S: Serializer>(account: &Option<Arc<dyn Account>>, to: S) -> Result<S::Ok, S::Error> {
+    account.as_ref().map(|account| account.to_json()).serialize(to)
 }
 
 /// Counters of one capture.
@@ -593,26 +610,7 @@ impl Stats {
 
     /// Returns everything as one JSON document.
     pub fn to_json(&self) -> Value {
-        let handoffs: Map<String, Value> = HandoffKind::ALL
-            .iter()
-            .map(|&kind| {
-                let h = self.handoff(kind);
-                (
-                    kind.name().to_owned(),
-                    json!({ "gave_up_ns": h.gave_up.to_json(), "ceded_ns": h.ceded.to_json(),
-                            "running_ns": h.running.to_json() }),
-                )
-            })
-            .collect();
-        let ports: Vec<Value> = self
-            .ports
-            .iter()
-            .map(|p| {
-                json!({ "name": p.name, "injected": p.injected.get(), "transmitted": p.transmitted.get(),
-                        "refused": p.refused.get(), "failed": p.failed.get() != 0,
-                        "account": p.account.as_ref().map(|account| account.to_json()) })
-            })
-            .collect();
+        let handoffs = BTreeMap::from(HandoffKind::ALL.map(|kind| (kind.name(), self.handoff(kind))));
         let mut threads = MOST_THREADS;
         let runtimes: Vec<Value> = self
             .runtimes()
@@ -628,27 +626,26 @@ impl Stats {
             .iter()
             .map(|c| {
                 json!({ "id": c.id, "runtime": c.request.runtime, "port": c.request.port,
-                        "captured": c.captured.get(), "dropped": c.dropped.get() })
+                        "captured": c.captured, "dropped": c.dropped })
             })
             .collect();
         let trace = self.trace().map(|t| {
             json!({ "id": t.id, "every": t.request.every, "runtime": t.request.runtime,
-                    "sampled": t.sampled.get(), "lost": t.lost.get() })
+                    "sampled": t.sampled, "lost": t.lost })
         });
         let mut document = json!({
             "bucket_bounds_ns": BOUNDS_NS,
             "iokernel": *self.facts.lock().unwrap_or_else(PoisonError::into_inner),
-            "loop": self.polling.to_json(),
-            "switch": self.switch.to_json(),
+            "loop": self.polling,
+            "switch": self.switch,
             "firewall": self.firewall().to_json(),
-            "cores": self.cores.to_json(),
-            "apply_ns": self.apply.to_json(),
-            "fence_ns": self.fence.to_json(),
-            "reclaim": { "since_notice_ns": self.reclaim.since_notice.to_json(),
-                         "since_alive_ns": self.reclaim.since_alive.to_json() },
+            "cores": self.cores,
+            "apply_ns": self.apply,
+            "fence_ns": self.fence,
+            "reclaim": self.reclaim,
             "handoff": handoffs,
             "account": self.account.iter().map(CoreAccount::to_json).collect::<Vec<_>>(),
-            "ports": ports,
+            "ports": self.ports,
             "runtimes": runtimes,
             "captures": captures,
             "trace": trace,

@@ -25,11 +25,7 @@ impl BroadcastLimit {
     pub(super) fn take(&self, account: &mut Account, copies: usize, clock: Clock, now: Cycles) -> bool {
         let (rate, second) = (u64::from(self.0), clock.hz());
         let price = (copies as u64).min(rate) * second / rate;
-        let may = !account.is_over(second - price, now);
-        if may {
-            account.charge(price, 1, now);
-        }
-        may
+        account.take(price, second, now)
     }
 }
 

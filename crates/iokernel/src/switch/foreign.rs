@@ -18,10 +18,10 @@
 use std::net::{IpAddr, Ipv4Addr};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::ring::FIRST_LINE_FRAME;
+use tailwater_wire::icmpv6::kind::NEIGHBOUR_ADVERTISEMENT;
 
 use super::absent::ip4_of;
 use super::check::mac_key;
-use super::inspect::NEIGHBOUR_ADVERTISEMENT;
 use super::mac::{Destination, MacTable};
 use super::packet::{Family, ICMPV6, decode};
 use crate::config::Config;

@@ -18,10 +18,10 @@
 //! another look ([`Policy::idle`]).
 //!
 //! For most runtimes one pass over the cores shows that there is none to preempt. One that [lacks
-//! cores](lacks_cores) needs a pass of its own, and programs bring that about themselves. So an
-//! event makes at most [`VAIN_SEARCHES`] such passes without a result. After a pass without a
-//! result, looks leave the runtime out until the others have had their turn: of *n* that lack
-//! cores, each has its turn once in *n* / [`VAIN_SEARCHES`] looks, rounded up.
+//! cores](super::Observation::lacks_cores) needs a pass of its own, and programs bring that about
+//! themselves. So an event makes at most [`VAIN_SEARCHES`] such passes without a result. After a
+//! pass without a result, looks leave the runtime out until the others have had their turn: of *n*
+//! that lack cores, each has its turn once in *n* / [`VAIN_SEARCHES`] looks, rounded up.
 //!
 //! Consequences, all tested:
 //! - *Work conservation*: no demand is unmet while a core is free, unless its runtime lacks cores
@@ -54,7 +54,7 @@ use super::division::{Share, Shares};
 use super::observe::{Activity, KthreadLook, RuntimeLook};
 use super::per_runtime::PerRuntime;
 use super::policy::{Policy, View};
-use super::select::{Choice, Claim, Quanta, Rank, Selector, idles_at, lacks_cores, lendable, spare};
+use super::select::{Choice, Claim, Quanta, Rank, Selector, idles_at, lendable, spare};
 use crate::action::Action;
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::ledger::{Account, Class, CoreState, KthreadState, Ledger};
@@ -66,8 +66,8 @@ use heap::vec::Vec;
 /// 6 looks of 5 us let one core suffice for a packet that needs one.
 pub const HELP_PATIENCE: u8 = 6;
 
-/// Maximum number of claims of runtimes that [lack cores](lacks_cores) for which one event searches
-/// the cores without a result.
+/// Maximum number of claims of runtimes that lack cores for which one event searches the cores
+/// without a result.
 pub(super) const VAIN_SEARCHES: usize = 4;
 
 /// Settings of [`CongestionDetection`].
@@ -247,11 +247,12 @@ impl CongestionDetection {
     /// Serves the runtimes in the queue, of those that lack cores as many as may be served now.
     fn serve_queue(&mut self, view: View<'_>, queue: &[QueueKey], actions: &mut Vec<Action>) {
         // Whether or not they have a demand at present: programs could take turns at that.
-        let lacking = view.ledger.runtimes().iter().filter(|&&runtime| lacks_cores(view, runtime)).count();
+        let lacks_cores = |runtime| view.obs.lacks_cores(view.ledger, runtime);
+        let lacking = view.ledger.runtimes().iter().filter(|&&runtime| lacks_cores(runtime)).count();
         let turn = lacking.div_ceil(VAIN_SEARCHES) as u64;
         let mut in_vain = 0;
         for &(.., runtime) in queue {
-            let lacks = lacking > 0 && lacks_cores(view, runtime);
+            let lacks = lacking > 0 && lacks_cores(runtime);
             let waits = |tracked: &Tracked| tracked.next_search > self.looks;
             if lacks && (in_vain == VAIN_SEARCHES || self.runtimes.get(runtime).is_some_and(waits)) {
                 continue;

@@ -84,18 +84,6 @@ pub enum Hold {
     Leaving,
 }
 
-impl Hold {
-    /// Returns true if it does not keep the core from any claimant at `now`.
-    #[must_use]
-    pub fn is_over(self, now: Nanos) -> bool {
-        match self {
-            Self::None => true,
-            Self::Starting { overdue } => now > overdue,
-            Self::Leaving => false,
-        }
-    }
-}
-
 /// One runtime at one look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuntimeLook {

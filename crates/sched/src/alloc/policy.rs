@@ -4,10 +4,10 @@
 //! The [parent module](super) has the contract with the caller.
 
 use super::ix::steps::Clock;
-use super::observe::{Observation, RuntimeLook};
+use super::observe::{Hold, Observation, RuntimeLook};
 use crate::action::Action;
 use crate::ids::{CoreId, Nanos, RuntimeId};
-use crate::ledger::{Class, Ledger};
+use crate::ledger::{Class, CoreState, Ledger};
 use heap::vec::Vec;
 
 /// The input of a decision: the time, the observation and the ledger.
@@ -32,6 +32,21 @@ impl View<'_> {
 
     pub(super) fn is_demoted(&self, runtime: RuntimeId) -> bool {
         self.obs.runtime(runtime).is_some_and(RuntimeLook::is_demoted)
+    }
+
+    /// Returns true if no [`Hold`] keeps the core at this position from the claimant now. A service
+    /// does not wait for the start of a program that keeps services waiting for too long.
+    #[must_use]
+    pub fn yields(&self, at: usize, claimant: RuntimeId) -> bool {
+        match (self.obs.hold(at), self.ledger.cores()[at]) {
+            (Hold::None, _) => true,
+            (Hold::Leaving, _) => false,
+            (Hold::Starting { overdue }, CoreState::Owned { kthread, .. }) => {
+                let is_service = self.class(claimant) == Class::LatencyCritical;
+                self.now > overdue || is_service && self.is_demoted(kthread.runtime)
+            }
+            (Hold::Starting { overdue }, _) => self.now > overdue,
+        }
     }
 }
 

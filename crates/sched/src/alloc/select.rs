@@ -342,7 +342,7 @@ impl Selector {
             }
         }
         // One that lacks cores proves nothing about the others.
-        self.exhausted[claim.class as usize] = !lacks_cores(view, claim.runtime);
+        self.exhausted[claim.class as usize] = !view.obs.lacks_cores(view.ledger, claim.runtime);
         None
     }
 
@@ -355,7 +355,7 @@ impl Selector {
         let CoreState::Owned { kthread, since } = view.ledger.cores()[at] else { return false };
         kthread.runtime != claim.runtime
             && claim.may_preempt(class, self.spare(kthread.runtime), view.now.since(since), self.quanta)
-            && is_released(view, claim, kthread.runtime, at)
+            && view.yields(at, claim.runtime)
     }
 
     /// Returns true if no other runtime uses a hyperthread of this core's physical core.
@@ -396,11 +396,6 @@ impl Selector {
     }
 }
 
-/// Returns true if there are cores that a runtime [may not have](Observation::may_have).
-pub(super) fn lacks_cores(view: View<'_>, runtime: RuntimeId) -> bool {
-    view.obs.lacks_cores(view.ledger, runtime)
-}
-
 /// Returns true if a kthread reports to be idle.
 fn idles(obs: &Observation, kthread: KthreadId) -> bool {
     obs.activity(kthread) == Activity::Idle
@@ -411,15 +406,6 @@ fn idles(obs: &Observation, kthread: KthreadId) -> bool {
 pub(super) fn idles_at(view: View<'_>, at: usize) -> bool {
     view.obs.hold(at) == Hold::None
         && matches!(view.ledger.cores()[at], CoreState::Owned { kthread, .. } if idles(view.obs, kthread))
-}
-
-/// Returns true if nothing keeps the core at this position, which this runtime holds, from the
-/// claimant.
-fn is_released(view: View<'_>, claim: &Claim, holder: RuntimeId, at: usize) -> bool {
-    let hold = view.obs.hold(at);
-    // A service waits for no program that keeps services waiting for too long.
-    let waits_for_none = claim.class == Class::LatencyCritical && view.is_demoted(holder);
-    hold.is_over(view.now) || hold != Hold::Leaving && waits_for_none
 }
 
 fn owner(ledger: &Ledger, at: usize) -> Option<RuntimeId> {

@@ -137,7 +137,7 @@ fn find_core(
         let core = view.ledger.topology().cores()[*at].id;
         !taken.iter().any(|Action::Grant { core: other, .. }| *other == core)
             && view.obs.may_have(view.ledger, runtime, *at)
-            && view.obs.hold(*at).is_over(view.now)
+            && view.yields(*at, runtime)
     };
     let free = order.iter().copied().filter(may_take).find(|&at| view.ledger.cores()[at] == CoreState::Free);
     if let Some(at) = free {

@@ -307,10 +307,7 @@ impl Watch {
         *counted = verdict;
         let time = sight.at.saturating_duration_since(*since);
         let second = sight.at.saturating_duration_since(self.began).as_secs();
-        let logged = !self.lines.is_over(LINE_S * (LINES - 1), second);
-        if logged {
-            self.lines.charge(LINE_S, 1, second);
-        }
+        let logged = self.lines.take(LINE_S, LINE_S * LINES, second);
         Some(Finding { verdict, time, logged })
     }
 

@@ -327,11 +327,7 @@ impl Absent {
     fn may_answer(&mut self, origin: Origin, now: Cycles) -> bool {
         let each = self.seconds(1) / ANSWERS_PER_SECOND;
         let account = self.answers.entry(Payer::of(origin)).or_default();
-        let may = !account.is_over((ANSWERS_AT_ONCE - 1) * each, now);
-        if may {
-            account.charge(each, 1, now);
-        }
-        may
+        account.take(each, ANSWERS_AT_ONCE * each, now)
     }
 
     /// Forgets an address that another host claims.

@@ -17,13 +17,12 @@
 //! | advertised target, probed target | the runtime's own |
 //! | link-layer address options | the runtime's own MAC address |
 
+use tailwater_wire::icmp::kind as v4;
+use tailwater_wire::icmpv6::{OPTION_SOURCE_LINK, OPTION_TARGET_LINK, kind as v6};
+
 use super::check::{Heading, Identity, Offence, mac_key};
 use super::packet::{Family, ICMP, ICMPV6, Packet, Part, decode};
 
-/// Neighbour discovery messages that hosts send (RFC 4861 section 4).
-const ROUTER_SOLICITATION: u8 = 133;
-const NEIGHBOUR_SOLICITATION: u8 = 135;
-pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
 /// Multicast listener reports (RFC 2710, RFC 3810), which duplicate address detection sends before
 /// there is an address.
 const LISTENER_REPORTS: [u8; 3] = [131, 132, 143];
@@ -31,33 +30,22 @@ const LISTENER_REPORTS: [u8; 3] = [131, 132, 143];
 /// advertisement, redirect, router renumbering, inverse discovery (RFC 3122), certification path
 /// and multicast router advertisement.
 const NOT_FOR_HOSTS: [u8; 8] = [130, 134, 137, 138, 141, 142, 149, 151];
-/// ICMP errors (RFC 792) by type, and the codes that only routers send.
-const UNREACHABLE: u8 = 3;
+/// Codes of ICMP errors that only routers send.
 const FRAGMENTATION_NEEDED: u8 = 4;
 /// Host unreachable, unknown, isolated, and unreachable for a type of service. The IOKernel reports
 /// by it that a program, or one of two instances of it, has ended, which its receiver looks for
 /// among all its connections.
 const HOST_UNREACHABLE: [u8; 4] = [1, 7, 8, 12];
-const SOURCE_QUENCH: u8 = 4;
-const REDIRECT: u8 = 5;
-const ROUTER_ADVERTISEMENT: u8 = 9;
-const TIME_EXCEEDED: u8 = 11;
-const PARAMETER_PROBLEM: u8 = 12;
 const IN_TRANSIT: u8 = 0;
 /// ICMPv6 errors (RFC 4443 section 3): unreachable and parameter problem, which hosts send, and
 /// those between.
 const V6_ERRORS: core::ops::RangeInclusive<u8> = 1..=4;
-const V6_UNREACHABLE: u8 = 1;
 /// As [`HOST_UNREACHABLE`].
 const ADDRESS_UNREACHABLE: u8 = 3;
-const V6_PACKET_TOO_BIG: u8 = 2;
-const V6_TIME_EXCEEDED: u8 = 3;
 /// The flag of a neighbour advertisement that a router sends.
 const IS_ROUTER: u8 = 0x80;
 /// The flag of a neighbour advertisement that answers a solicitation.
 const SOLICITED: u8 = 0x40;
-const SOURCE_LINK_LAYER: u8 = 1;
-const TARGET_LINK_LAYER: u8 = 2;
 
 /// Checks a whole frame sent by `sender`; returns its heading or its offence.
 pub(crate) fn inspect(frame: &[u8], sender: &Identity) -> Result<Heading, Offence> {
@@ -91,11 +79,13 @@ fn inspect_ipv4(packet: &Packet<'_>, sender: &Identity) -> Result<(), Offence> {
     }
     match *packet.payload {
         // A believed one shortens or ends the traffic of others. Source quench: RFC 6633 section 3.
-        [REDIRECT | ROUTER_ADVERTISEMENT | SOURCE_QUENCH, ..]
-        | [UNREACHABLE, FRAGMENTATION_NEEDED, ..]
-        | [TIME_EXCEEDED, IN_TRANSIT, ..] => Err(Offence::Refused),
-        [UNREACHABLE, code, ..] if HOST_UNREACHABLE.contains(&code) => Err(Offence::Refused),
-        [UNREACHABLE | TIME_EXCEEDED | PARAMETER_PROBLEM, ..] => inspect_quote(packet, sender),
+        [v4::REDIRECT | v4::ROUTER_ADVERTISEMENT | v4::SOURCE_QUENCH, ..]
+        | [v4::DESTINATION_UNREACHABLE, FRAGMENTATION_NEEDED, ..]
+        | [v4::TIME_EXCEEDED, IN_TRANSIT, ..] => Err(Offence::Refused),
+        [v4::DESTINATION_UNREACHABLE, code, ..] if HOST_UNREACHABLE.contains(&code) => Err(Offence::Refused),
+        [v4::DESTINATION_UNREACHABLE | v4::TIME_EXCEEDED | v4::PARAMETER_PROBLEM, ..] => {
+            inspect_quote(packet, sender)
+        }
         _ => Ok(()),
     }
 }
@@ -130,7 +120,7 @@ fn inspect_ipv6(packet: &Packet<'_>, sender: &Identity) -> Result<(), Offence> {
         return Err(Offence::Malformed);
     }
     match kind {
-        ROUTER_SOLICITATION | NEIGHBOUR_SOLICITATION | NEIGHBOUR_ADVERTISEMENT => {
+        v6::ROUTER_SOLICITATION | v6::NEIGHBOUR_SOLICITATION | v6::NEIGHBOUR_ADVERTISEMENT => {
             if packet.fragment_header || packet.hop_limit != 255 {
                 return Err(Offence::Refused);
             }
@@ -141,9 +131,9 @@ fn inspect_ipv6(packet: &Packet<'_>, sender: &Identity) -> Result<(), Offence> {
         }
         kind if NOT_FOR_HOSTS.contains(&kind) => Err(Offence::Refused),
         kind if unspecified && !LISTENER_REPORTS.contains(&kind) => Err(Offence::Spoofed),
-        V6_PACKET_TOO_BIG => Err(Offence::Refused),
-        V6_TIME_EXCEEDED if code == IN_TRANSIT => Err(Offence::Refused),
-        V6_UNREACHABLE if code == ADDRESS_UNREACHABLE => Err(Offence::Refused),
+        v6::PACKET_TOO_BIG => Err(Offence::Refused),
+        v6::TIME_EXCEEDED if code == IN_TRANSIT => Err(Offence::Refused),
+        v6::DESTINATION_UNREACHABLE if code == ADDRESS_UNREACHABLE => Err(Offence::Refused),
         kind if V6_ERRORS.contains(&kind) => inspect_quote(packet, sender),
         _ => Ok(()),
     }
@@ -151,7 +141,7 @@ fn inspect_ipv6(packet: &Packet<'_>, sender: &Identity) -> Result<(), Offence> {
 
 fn inspect_discovery(kind: u8, packet: &Packet<'_>, sender: &Identity) -> Result<(), Offence> {
     let unspecified = packet.source == 0;
-    if kind == ROUTER_SOLICITATION {
+    if kind == v6::ROUTER_SOLICITATION {
         return if unspecified {
             Err(Offence::Spoofed)
         } else {
@@ -163,7 +153,7 @@ fn inspect_discovery(kind: u8, packet: &Packet<'_>, sender: &Identity) -> Result
     if is_multicast(target) {
         return Err(Offence::Malformed);
     }
-    if kind == NEIGHBOUR_ADVERTISEMENT {
+    if kind == v6::NEIGHBOUR_ADVERTISEMENT {
         if unspecified || !sender.owns(target) {
             return Err(Offence::Spoofed);
         }
@@ -194,7 +184,7 @@ fn inspect_options(mut options: &[u8], unspecified: bool, sender: &Identity) -> 
         let Some((option, rest)) = options.split_at_checked(size).filter(|_| size > 0) else {
             return Err(Offence::Malformed);
         };
-        if matches!(kind, SOURCE_LINK_LAYER | TARGET_LINK_LAYER) {
+        if matches!(kind, OPTION_SOURCE_LINK | OPTION_TARGET_LINK) {
             if size != 8 || unspecified {
                 return Err(Offence::Malformed);
             }

@@ -61,14 +61,14 @@ fn a_runtime_sends_from_its_own_ipv6_addresses_only() {
 
 #[test]
 fn a_runtime_advertises_only_itself() {
-    let own = link_layer(TARGET_LINK_LAYER, MAC);
+    let own = link_layer(OPTION_TARGET_LINK, MAC);
     let advertise = |flags, target, options: &[u8], to| {
-        judge(&sent(OWN, to, 58, 255, &message(NEIGHBOUR_ADVERTISEMENT, flags, target, options)))
+        judge(&sent(OWN, to, 58, 255, &message(v6::NEIGHBOUR_ADVERTISEMENT, flags, target, options)))
     };
     assert_eq!(advertise(0x60, OWN, &own, OTHER), Ok(()));
     assert_eq!(advertise(0x20, MAC.link_local(), &own, NODES), Ok(()));
     assert_eq!(advertise(0x60, OTHER, &own, OTHER), Err(Offence::Spoofed), "a foreign target");
-    let foreign = link_layer(TARGET_LINK_LAYER, MacAddr::BROADCAST);
+    let foreign = link_layer(OPTION_TARGET_LINK, MacAddr::BROADCAST);
     assert_eq!(advertise(0x60, OWN, &foreign, OTHER), Err(Offence::Spoofed), "a foreign MAC address");
     assert_eq!(advertise(0xe0, OWN, &own, OTHER), Err(Offence::Refused), "as a router");
     assert_eq!(advertise(0x60, OWN, &own, NODES), Err(Offence::Malformed), "asked for by all nodes");
@@ -83,11 +83,11 @@ fn a_runtime_advertises_only_itself() {
 #[test]
 fn a_runtime_asks_for_anybody_with_its_own_mac_address() {
     let ask = |from, target, options: &[u8], to| {
-        judge(&sent(from, to, 58, 255, &message(NEIGHBOUR_SOLICITATION, 0, target, options)))
+        judge(&sent(from, to, 58, 255, &message(v6::NEIGHBOUR_SOLICITATION, 0, target, options)))
     };
-    let own = link_layer(SOURCE_LINK_LAYER, MAC);
+    let own = link_layer(OPTION_SOURCE_LINK, MAC);
     assert_eq!(ask(OWN, OTHER, &own, solicited(OTHER)), Ok(()));
-    let foreign = link_layer(SOURCE_LINK_LAYER, MacAddr([2, 0, 0, 0, 0, 9]));
+    let foreign = link_layer(OPTION_SOURCE_LINK, MacAddr([2, 0, 0, 0, 0, 9]));
     assert_eq!(ask(OWN, OTHER, &foreign, solicited(OTHER)), Err(Offence::Spoofed));
     let unspecified = Ipv6Addr::UNSPECIFIED;
     assert_eq!(ask(unspecified, OWN, &[], solicited(OWN)), Ok(()), "duplicate address detection");
@@ -241,8 +241,8 @@ fn a_runtime_may_report_whatever_it_was_sent() {
 
 #[test]
 fn neighbour_discovery_does_not_pass_in_fragments_or_behind_headers() {
-    let foreign = message(NEIGHBOUR_ADVERTISEMENT, 0x60, OTHER, &[]);
-    let own = message(NEIGHBOUR_ADVERTISEMENT, 0x60, OWN, &[]);
+    let foreign = message(v6::NEIGHBOUR_ADVERTISEMENT, 0x60, OTHER, &[]);
+    let own = message(v6::NEIGHBOUR_ADVERTISEMENT, 0x60, OWN, &[]);
     for (offset, more, body, expected) in [
         (0, false, &own, Err(Offence::Refused)),
         (0, true, &own, Err(Offence::Refused)),
@@ -309,7 +309,7 @@ proptest! {
         let frame = sent(if own { OWN } else { OTHER }, OTHER, first, hop_limit, &rest);
         if judge(&frame).is_ok() {
             prop_assert!(own);
-            if first == 58 && rest.first() == Some(&NEIGHBOUR_ADVERTISEMENT) {
+            if first == 58 && rest.first() == Some(&v6::NEIGHBOUR_ADVERTISEMENT) {
                 prop_assert_eq!(&rest[8..24], &OWN.octets());
                 prop_assert_eq!(hop_limit, 255);
             }
