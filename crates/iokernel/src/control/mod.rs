@@ -24,6 +24,7 @@ pub(crate) mod directory;
 mod gate;
 mod instances;
 mod limits;
+mod numbers;
 pub(crate) mod owed;
 pub(crate) mod predecessor;
 pub(crate) mod process;
