@@ -3,8 +3,8 @@
 //! A program sends the numbers of its threads as gettid(2) returns them, which are those of its own
 //! PID namespace (pid_namespaces(7)). Owns finding the same threads below `/proc/PID/task` of the
 //! IOKernel, which shows a namespace and all below it: the last number of `NSpid`
-//! (proc_pid_status(5)) is the thread's own. All threads of a process are in one PID namespace, so a
-//! process that has one number there has the IOKernel's numbers, and its threads are not read.
+//! (proc_pid_status(5)) is the thread's own. All threads of a process are in one PID namespace, so
+//! a process that has one number there has the IOKernel's numbers, and its threads are not read.
 //!
 //! # Crash and lie
 //!
