@@ -361,6 +361,23 @@ impl Role {
         Self::spawn_by(command, socket, role, name, class, &[], Stdio::inherit())
     }
 
+    /// As [`start_heard`](Self::start_heard), by a command that ends in the program with its words,
+    /// as unshare(1) does. [`pid`](Program::pid) is that of the command.
+    ///
+    /// # Panics
+    /// If it does not become ready.
+    pub fn start_by(
+        mut command: Command,
+        socket: &str,
+        role: &str,
+        name: &str,
+        class: &str,
+        variables: &[(&str, &str)],
+    ) -> Self {
+        command.arg(binary("tailwater-tests", "role"));
+        Self::spawn_by(command, socket, role, name, class, variables, Stdio::piped())
+    }
+
     fn spawn_by(
         mut command: Command,
         socket: &str,

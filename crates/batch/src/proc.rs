@@ -128,8 +128,13 @@ impl Process {
 /// Returns the numbers that are names in a folder of `/proc`, such as the threads of a process.
 #[must_use]
 pub fn numbers(folder: &str) -> Vec<i32> {
+    numbers_in(folder).collect()
+}
+
+/// As [`numbers`], one after the other: for a reader who ends after some.
+pub fn numbers_in(folder: &str) -> impl Iterator<Item = i32> + use<> {
     let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+    entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
 }
 
 /// Returns the threads of a process.

@@ -15,7 +15,6 @@ mod app;
 mod background;
 mod capture;
 mod compare;
-mod control_groups;
 mod cores;
 mod demo;
 mod doctor;

@@ -7,6 +7,7 @@
 //! | `clocks` | clock rates of the managed cores ([`ClockSetter`]) |
 //! | `reserve` | ordinary threads kept off requested cores, by cpusets ([`Keeper`]) |
 //! | `batch_group` | a control group that is a batch job ([`BatchGroup`]) |
+//! | [`control_groups`] | control groups that limit a process, and their CPU quotas |
 //! | `session` | the weight of a session ([`SessionWeight`]) |
 //! | `repair` | putting back what a crash has left ([`repair()`]) |
 //! | `claims` | locks of the cores that IOKernels use ([`Claims`]) |
@@ -20,6 +21,7 @@
 mod batch_group;
 mod claims;
 mod clocks;
+pub mod control_groups;
 mod presence;
 mod repair;
 mod reserve;

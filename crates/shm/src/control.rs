@@ -81,7 +81,7 @@ pub enum Class {
 pub enum ClientMessage {
     /// Registers a runtime.
     Register(Register),
-    /// Linux thread ids of its kthreads, by index.
+    /// Linux thread ids of its kthreads, by index, in the PID namespace of the program.
     Kthreads {
         /// One id per kthread.
         tids: Vec<i32>,

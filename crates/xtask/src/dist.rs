@@ -14,7 +14,7 @@ use crate::pack::{gzip, has, list, place, renew, split_symbols, sums, tar, write
 use crate::{VERSION, build_with, deb, install, oci, root, run, sbom};
 
 /// Packages and their programs.
-const PROGRAMS: [(&str, &str); 7] = [
+const PROGRAMS: [(&str, &str); 8] = [
     ("tailwater-cli", "tailwater"),
     ("tailwater-observe", "tailwater-observe"),
     ("tailwater-lab", "tailwater-lab"),
@@ -22,6 +22,7 @@ const PROGRAMS: [(&str, &str); 7] = [
     ("tailwater-dns", "tailwater-dns"),
     ("tailwater-spin", "tailwater-spin"),
     ("tailwater-swaptions", "tailwater-swaptions"),
+    ("tailwater-node", "tailwater-node"),
 ];
 
 /// The library of `tailwater run --posix`.
@@ -38,7 +39,7 @@ const COMPLETIONS: [(&str, &str); 3] = [
 const CRATES: &str = "share/doc/tailwater/sbom.cdx.json";
 
 /// Files of the tree and their places.
-const FILES: [(&str, &str); 14] = [
+const FILES: [(&str, &str); 15] = [
     ("contrib/systemd/tailwater.service", "lib/systemd/system/tailwater.service"),
     ("contrib/systemd/tailwater-kv.service", "lib/systemd/system/tailwater-kv.service"),
     ("contrib/systemd/tailwater-batch@.service", "lib/systemd/system/tailwater-batch@.service"),
@@ -46,6 +47,7 @@ const FILES: [(&str, &str); 14] = [
     ("contrib/systemd/takeover.conf", "share/tailwater/takeover.conf"),
     ("contrib/tailwater.schema.json", "share/tailwater/tailwater.schema.json"),
     ("contrib/tailwater.toml", "share/doc/tailwater/tailwater.toml"),
+    ("contrib/kubernetes/tailwater.yaml", "share/doc/tailwater/kubernetes/tailwater.yaml"),
     ("contrib/grafana/tailwater.json", "share/doc/tailwater/grafana/tailwater.json"),
     ("contrib/prometheus/tailwater.rules.yml", "share/doc/tailwater/prometheus/tailwater.rules.yml"),
     ("contrib/prometheus/tailwater.test.yml", "share/doc/tailwater/prometheus/tailwater.test.yml"),
@@ -217,7 +219,7 @@ mod tests {
         let base = std::env::temp_dir().join(format!("tailwater-xtask-dist-{}", std::process::id()));
         let make = |name: &str| {
             let (staging, out) = (base.join(name).join("staging"), base.join(name).join("out"));
-            for program in ["tailwater", "tailwater-observe", "tailwater-kv"] {
+            for program in ["tailwater", "tailwater-observe", "tailwater-kv", "tailwater-node"] {
                 place(Path::new("/bin/true"), &staging.join("bin").join(program), 0o755).unwrap();
             }
             for file in ["CHANGELOG.md", "tailwater.toml"] {

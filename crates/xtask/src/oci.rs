@@ -15,8 +15,8 @@ use std::process::Command;
 use crate::pack::{commit_date, gzip, place, renew, sum, symbols_of, tar, write};
 use crate::{VERSION, create, run};
 
-/// Programs of the image: the command, its screen and metrics, and a service.
-const PROGRAMS: [&str; 3] = ["tailwater", "tailwater-observe", "tailwater-kv"];
+/// Programs of the image: the command, its screen and metrics, a service, the agent of a node.
+const PROGRAMS: [&str; 4] = ["tailwater", "tailwater-observe", "tailwater-kv", "tailwater-node"];
 
 /// Most bytes of the archive.
 const MOST_BYTES: u64 = 12 << 20;

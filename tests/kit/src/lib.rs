@@ -1,7 +1,7 @@
 //! What tests of several crates share: bounded waiting, child processes, tests in a process of
 //! their own, names, addresses and folders that no other test uses, network namespaces, storms of
-//! preempt signals, comparisons of speed, clients of the key-value store, programs that give up on
-//! a busy machine.
+//! preempt signals, comparisons of speed, CPU quotas, clients of the key-value store, programs that
+//! give up on a busy machine.
 //!
 //! Every wait has a bound, which grows with what else the machine runs, and ends with a message
 //! about what did not happen. No assertion is about a duration. Depends on no other crate of the
@@ -16,6 +16,7 @@ pub mod namespace;
 mod own;
 mod process;
 mod program;
+mod quota;
 pub mod speed;
 pub mod store;
 mod storm;
@@ -27,6 +28,7 @@ pub use busy::unless_too_busy;
 pub use own::{is_rerun, own_process, rerun};
 pub use process::{children, is_running, stat, thread_named};
 pub use program::{Program, binary, run, text};
+pub use quota::CpuQuota;
 pub use storm::Storm;
 pub use unique::{loopback_address, memory_folder, socket_name};
 pub use wait::{PATIENCE, eventually, until};

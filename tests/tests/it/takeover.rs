@@ -18,7 +18,7 @@ use tailwater_shm::layout::VERSION;
 use tailwater_testkit::{
     PATIENCE, Program, binary, cpu_numbers, eventually, has_two_cpus, socket_name, text, until,
 };
-use tailwater_tests::attack::{Target, as_user};
+use tailwater_tests::attack::{Target, as_user, pid_namespace};
 use tailwater_tests::tap::{HOST, in_tap_namespace};
 use tailwater_tests::{Role, attack, turn, wait_for_predecessor};
 
@@ -116,6 +116,23 @@ fn programs_keep_their_connections_when_another_iokernel_takes_over() {
     running.signal(Signal::TERM);
     assert!(running.wait().success());
     assert!(!std::path::Path::new(&socket).exists());
+}
+
+#[test]
+fn a_program_in_a_pid_namespace_of_its_own_attaches_after_a_takeover_and_a_kill() {
+    if !has_two_cpus() {
+        return;
+    }
+    let Some(inside) = pid_namespace() else { return };
+    let _turn = turn();
+    let socket = socket_name("inside");
+    let mut running = iokernel(&socket, &[]);
+    let program = Role::start_by(inside, &socket, "echo", "inside", "latency-critical", &[WAIT]);
+    running = take_over(&mut running, &socket, &[]);
+    wait_for_attachments(&program, 1);
+    running.kill();
+    let _running = iokernel(&socket, &[]);
+    wait_for_attachments(&program, 2);
 }
 
 #[test]

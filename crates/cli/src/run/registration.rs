@@ -4,8 +4,10 @@
 //! Owns the process that watches: `tailwater run` becomes the program, so the watch is another
 //! process, which no program sees among its children. A first process starts it and ends at once,
 //! whereby it becomes a child of init. It holds a pidfd of the program as standard input, waits at
-//! most [`PATIENCE`] for the program's end, and then reads the IOKernel's list of programs. Nothing
-//! is to be undone: the cores are those of the program's own threads.
+//! most [`PATIENCE`] for the program's end, and then reads the IOKernel's list of programs. The
+//! numbers there are those of the IOKernel's PID namespace: in a container of its own a program is
+//! told by the memory that an IOKernel has given it. Nothing is to be undone: the cores are those
+//! of the program's own threads.
 
 use std::fs;
 use std::io::Write;
@@ -17,7 +19,8 @@ use clap::Args;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use serde_json::Value;
-use tailwater_batch::follow;
+use tailwater_batch::{follow, proc};
+use tailwater_shm::layout::REGION_NAME;
 
 use super::batch;
 use crate::query;
@@ -129,8 +132,15 @@ fn problem(args: &WatchArgs, statistics: anyhow::Result<Value>) -> Option<String
     };
     let runtimes = statistics["runtimes"].as_array().map_or(&[][..], Vec::as_slice);
     let registered = runtimes.iter().filter_map(|runtime| i32::try_from(runtime["pid"].as_i64()?).ok());
-    let missing = || format!("not registered at {} after {} s", args.iokernel, PATIENCE.as_secs());
-    (!registered.into_iter().any(|pid| is_or_descends_from(pid, args.pid))).then(missing)
+    let is_listed = registered.into_iter().any(|pid| is_or_descends_from(pid, args.pid));
+    let is_registered = is_listed || proc::descendants(args.pid).into_iter().any(has_region);
+    (!is_registered).then(|| format!("not registered at {} after {} s", args.iokernel, PATIENCE.as_secs()))
+}
+
+/// Returns whether a process has the memory of a registered program.
+fn has_region(pid: i32) -> bool {
+    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
+    String::from_utf8_lossy(&maps).contains(&format!("/memfd:{REGION_NAME} "))
 }
 
 fn is_or_descends_from(pid: i32, ancestor: i32) -> bool {
@@ -146,6 +156,7 @@ fn parent(pid: i32) -> Option<i32> {
 #[cfg(test)]
 mod tests {
     use serde_json::json;
+    use tailwater_shm::layout::{Region, RegionSpec};
 
     use super::*;
 
@@ -159,6 +170,16 @@ mod tests {
         assert_eq!(problem(&args(parent), with(own)), None);
         let unregistered = problem(&args(own), with(parent)).unwrap();
         assert!(unregistered.contains("@here") && unregistered.contains("1 s"), "{unregistered}");
+        // As of another PID namespace: the list has a number that is not known here.
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        let of_child = args(child.id().cast_signed());
+        assert!(problem(&of_child, with(own)).is_some());
+        let (region, ..) =
+            Region::create(REGION_NAME, RegionSpec::new(1, 1 << 16).unwrap(), 1_000_000_000).unwrap();
+        assert_eq!(problem(&args(own), with(-1)), None);
+        drop(region);
+        child.kill().unwrap();
+        child.wait().unwrap();
         let absent = problem(&args(own), query::statistics("@tailwater-no-such-socket")).unwrap();
         assert!(absent.contains("no IOKernel") && absent.contains("@tailwater-no-such"));
     }

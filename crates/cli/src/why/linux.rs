@@ -9,9 +9,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use rustix::param::clock_ticks_per_second;
+use tailwater_host::control_groups;
 use tailwater_testbed::account::lost_ticks;
-
-use crate::control_groups;
 
 /// `futex` and `sched_yield` (x86-64).
 const FUTEX: u64 = 202;

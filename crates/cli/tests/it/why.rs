@@ -4,7 +4,7 @@
 //! name of what they do.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -12,7 +12,9 @@ use std::time::{Duration, Instant};
 use tailwater::ProgramClass;
 use tailwater::net::UdpSocket;
 use tailwater::sync::channel;
-use tailwater_testkit::{PATIENCE, Program, is_rerun, rerun, socket_name, text, unless_too_busy, until};
+use tailwater_testkit::{
+    CpuQuota, PATIENCE, Program, is_rerun, rerun, socket_name, text, unless_too_busy, until,
+};
 
 use crate::common::{fails_with, iokernel, run, stats, tailwater};
 use crate::trace::{ALONE, write_requests};
@@ -144,22 +146,10 @@ fn start_iokernel(folder: &Path, socket: &str, every: Duration) -> Program {
 }
 
 /// A process that computes on one core, or a control group with a quota; undone when dropped.
+#[allow(dead_code, reason = "they end when dropped")]
 enum Hindrance {
-    Hog(#[allow(dead_code, reason = "ends when dropped")] Program),
-    Quota(PathBuf),
-}
-
-impl Drop for Hindrance {
-    fn drop(&mut self) {
-        if let Self::Quota(folder) = self {
-            // Its processes have ended, or go to the group around it.
-            let around = folder.parent().expect("below the mount").join("cgroup.procs");
-            for pid in fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default().lines() {
-                let _ = fs::write(&around, pid);
-            }
-            until("the control group is removed", || fs::remove_dir(&*folder).is_ok() || !folder.exists());
-        }
-    }
+    Hog(Program),
+    Quota(CpuQuota),
 }
 
 fn hog(socket: &str) -> Hindrance {
@@ -170,16 +160,9 @@ fn hog(socket: &str) -> Hindrance {
 
 /// Puts a process into a control group with a fifth of a core; `None` where that is refused.
 fn quota(pid: u32) -> Option<Hindrance> {
-    let v1 = Path::new("/sys/fs/cgroup/cpu");
-    let root = if v1.exists() { v1 } else { Path::new("/sys/fs/cgroup") };
-    let folder = root.join(format!("tailwater-why-{}", std::process::id()));
-    fs::create_dir(&folder).ok()?;
-    let hindrance = Hindrance::Quota(folder.clone());
-    let limited = fs::write(folder.join("cpu.cfs_period_us"), "20000")
-        .and_then(|()| fs::write(folder.join("cpu.cfs_quota_us"), "4000"))
-        .or_else(|_| fs::write(folder.join("cpu.max"), "4000 20000"));
-    limited.and_then(|()| fs::write(folder.join("cgroup.procs"), pid.to_string())).ok()?;
-    Some(hindrance)
+    let quota = CpuQuota::new("why")?;
+    fs::write(quota.procs(), pid.to_string()).ok()?;
+    Some(Hindrance::Quota(quota))
 }
 
 /// What is planted, the program that is slow, and words of its cause.

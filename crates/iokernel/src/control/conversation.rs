@@ -20,12 +20,13 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::geteuid;
 use std::sync::Arc;
 use std::time::Instant;
+use tailwater_host::control_groups;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{
     self, CaptureRequest, Capturing, ClientMessage, ControlError, CoreRequest, Ipv6Place, Peer, Register,
     ServerMessage, TraceRequest, Welcome,
 };
-use tailwater_shm::layout::Region;
+use tailwater_shm::layout::{REGION_NAME, Region};
 use tailwater_shm::memory::{self, MemoryError};
 
 use super::client::ClientSocket;
@@ -35,7 +36,7 @@ use super::owed::Owed;
 use super::process::Folder;
 use super::session::{Caller, Offer, State};
 use super::takeover::STEP_TIMEOUT;
-use super::{Command, Control, Notice, PATIENCE, is_trusted, process, rank, too_often, user_of};
+use super::{Command, Control, Notice, PATIENCE, is_trusted, numbers, process, rank, too_often, user_of};
 use crate::capture::{MAX_CAPTURES, Tap};
 use crate::config::PolicyName;
 use crate::firewall::Guard;
@@ -409,7 +410,7 @@ impl Control {
         (uid, pid, process): (u32, i32, OwnedFd),
     ) -> Result<Box<Offer>, Refusal> {
         let hz = self.parts.surroundings.clock.hz();
-        let (region, ends, file) = Region::create_sparse("tailwater-region", place.region, hz)?;
+        let (region, ends, file) = Region::create_sparse(REGION_NAME, place.region, hz)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let doorbell = eventfd(0, flags).map_err(Refusal::Doorbell)?;
         let has_place = knows_board(wish.version) && place.first_place.is_some();
@@ -456,15 +457,14 @@ impl Control {
         let (id, pid) = (offer.place.id, offer.pid);
         let uid = self.uid_of(token);
         let checked = Folder::open(pid, uid).and_then(|folder| {
-            let belongs = |tid: i32| std::path::Path::new(&folder.path(&format!("task/{tid}"))).exists();
-            self.parts.directory.enlist(id, pid, tids, belongs)?;
+            let found = self.parts.directory.enlist(id, tids, |tids| numbers::find(&folder, tids))?;
             // After all that was read: the folder was opened while the process lived that still
             // does.
             process::check(&offer.process, &folder)?;
-            process::check_binding(pid, tids).map(|()| folder)
+            process::check_binding(pid, &found).map(|()| (folder, found))
         });
-        let folder = match checked {
-            Ok(folder) => folder,
+        let (folder, tids) = match checked {
+            Ok(checked) => checked,
             Err(refusal) => {
                 self.parts.stats.note_refusal(&offer.wish.name, uid, &refusal.to_string());
                 self.refuse(self.caller_of(token), &**socket, &refusal);
@@ -487,7 +487,7 @@ impl Control {
         let user = uid;
         let admission =
             Admission { place, wish, region, ends, doorbell, pid, user, socket, process, guard, rules };
-        let mut runtime = Runtime::new(admission, tids);
+        let mut runtime = Runtime::new(admission, &tids);
         runtime.stats.grant.set(self.grant_number(id));
         if !is_trusted(uid) {
             // Cores that no grant permits its user cannot be requested either.
@@ -507,6 +507,7 @@ impl Control {
                  and ordinary threads run on its own; start it in another group"
             );
         }
+        self.note_quota(token, &runtime, &groups);
         let class = runtime.stats.class;
         runtime._session = rank::session(&folder, &stat, class, self.parts.config.is_dedicated());
         runtime.folder = Some(folder);
@@ -520,6 +521,26 @@ impl Control {
             self.refuse(self.caller_of(token), &**served, &Refusal::Thread(error.to_string()));
             self.sessions.remove(&token);
             self.release(id);
+        }
+    }
+
+    /// Logs that a control group limits the processor time of a program, whose groups are `groups`,
+    /// to less than that of its kthreads.
+    fn note_quota(&mut self, token: u64, runtime: &Runtime, groups: &str) {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let quota = control_groups::lowest_quota(control_groups::folders_of(&mounts, groups));
+        let kthreads = runtime.spec.kthreads;
+        let Some(quota) = quota.filter(|quota| quota.cores < f64::from(kthreads)) else { return };
+        if self.may_log_for(token) {
+            tracing::warn!(
+                name = runtime.stats.name,
+                kthreads,
+                quota = format!("{:.2} cores", quota.cores),
+                file = %quota.file.display(),
+                "has a CPU quota below its kthreads, which poll: when it is used up, all its threads stand still for the \
+                 rest of the period; remove it (docker --cpus, Kubernetes limits.cpu, systemd CPUQuota=) and limit \
+                 cores by --kthreads"
+            );
         }
     }
 

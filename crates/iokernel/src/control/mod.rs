@@ -23,6 +23,7 @@ mod conversation;
 pub(crate) mod directory;
 mod gate;
 mod instances;
+mod numbers;
 pub(crate) mod owed;
 pub(crate) mod predecessor;
 pub(crate) mod process;

@@ -232,14 +232,36 @@ pub enum Refusal {
     },
     /// The thread does not belong to the process.
     #[error(
-        "thread {tid} is not a thread of process {pid} in the IOKernel's PID namespace; start both in one PID namespace \
-         (docker --pid=host, Kubernetes hostPID: true, or the IOKernel in the same container)"
+        "thread {tid} is not a thread of process {pid}, by the numbers of that process's PID namespace; send those that \
+         gettid(2) returns"
     )]
     ForeignThread {
         /// The thread.
         tid: i32,
         /// The process at the other end of the socket.
         pid: i32,
+    },
+    /// Two threads had the number while those of the process were read.
+    #[error(
+        "two threads of process {pid} had the number {tid} in its PID namespace: one ended and another began while the \
+         IOKernel looked; register again"
+    )]
+    AmbiguousThread {
+        /// The number.
+        tid: i32,
+        /// The process.
+        pid: i32,
+    },
+    /// The process has more threads than are looked at.
+    #[error(
+        "process {pid}, which is in a PID namespace of its own, has more than {most} threads, so that its kthreads are not \
+         looked for; register before the others are started"
+    )]
+    TooManyThreads {
+        /// The process.
+        pid: i32,
+        /// The limit.
+        most: usize,
     },
     /// The process that connected is gone; another one may have its number.
     #[error("process {pid} ended before it had sent its threads")]
@@ -1019,15 +1041,14 @@ impl Directory {
         Err(Refusal::PoolExhausted)
     }
 
-    /// Records a runtime's threads. `belongs` returns whether a thread belongs to the peer's
-    /// process.
+    /// Records a runtime's threads, which its process calls `tids`, and returns their numbers here,
+    /// by `find`.
     pub(crate) fn enlist(
         &mut self,
         id: RuntimeId,
-        pid: i32,
         tids: &[i32],
-        belongs: impl Fn(i32) -> bool,
-    ) -> Result<(), Refusal> {
+        find: impl FnOnce(&[i32]) -> Result<Vec<i32>, Refusal>,
+    ) -> Result<Vec<i32>, Refusal> {
         let Some(entry) = self.entries.get_mut(&id) else {
             return Err(Refusal::NotRegistered(id));
         };
@@ -1035,18 +1056,16 @@ impl Directory {
         if tids.len() != usize::from(expected) {
             return Err(Refusal::ThreadCount { found: tids.len(), expected });
         }
+        let found = find(tids)?;
         let mut seen = HashSet::new();
-        for &tid in tids {
-            if tid <= 0 || !belongs(tid) {
-                return Err(Refusal::ForeignThread { tid, pid });
-            }
-            if self.tids.contains(&tid) || !seen.insert(tid) {
-                return Err(Refusal::ThreadTaken(tid));
-            }
+        let is_taken =
+            |(&tid, own): (&i32, &i32)| (self.tids.contains(&tid) || !seen.insert(tid)).then_some(*own);
+        if let Some(own) = found.iter().zip(tids).find_map(is_taken) {
+            return Err(Refusal::ThreadTaken(own));
         }
-        entry.tids = tids.to_vec();
-        self.tids.extend(tids);
-        Ok(())
+        entry.tids.clone_from(&found);
+        self.tids.extend(&found);
+        Ok(found)
     }
 
     /// Removes a runtime; all it had can be assigned to others, or is kept for its program again.

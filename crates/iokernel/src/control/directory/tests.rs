@@ -36,6 +36,11 @@ fn wish(name: &str) -> Register {
     }
 }
 
+/// Finds the threads of a process of the IOKernel's PID namespace.
+fn same(tids: &[i32]) -> Result<Vec<i32>, Refusal> {
+    Ok(tids.to_vec())
+}
+
 #[test]
 fn places_are_distinct_and_used_again_after_release() {
     let mut directory = directory();
@@ -78,7 +83,7 @@ fn a_program_is_found_by_its_name_from_its_greeting_to_its_end() {
     let mut directory = directory();
     let id = directory.admit(ROOT, &wish("a")).unwrap().id;
     assert_eq!(directory.named("a"), None, "it has announced no threads yet");
-    directory.enlist(id, 1, &[11, 12], |_| true).unwrap();
+    directory.enlist(id, &[11, 12], same).unwrap();
     assert_eq!(directory.named("a"), None, "the polling thread may not have it yet");
     directory.settle(id);
     assert_eq!(directory.named("a"), Some(Named { id, uid: 0, kthreads: 2, guaranteed: 1 }));
@@ -305,21 +310,24 @@ fn a_small_pool_runs_dry_and_recovers() {
 fn threads_must_be_the_peers_own_and_nobody_elses() {
     let mut directory = directory();
     let (a, b) = (directory.admit(ROOT, &wish("a")).unwrap(), directory.admit(ROOT, &wish("b")).unwrap());
-    let own = |tid: i32| tid < 100;
-    assert!(matches!(
-        directory.enlist(a.id, 1, &[5], own),
-        Err(Refusal::ThreadCount { found: 1, expected: 2 })
-    ));
-    assert!(matches!(
-        directory.enlist(a.id, 1, &[5, 100], own),
-        Err(Refusal::ForeignThread { tid: 100, .. })
-    ));
-    assert!(matches!(directory.enlist(a.id, 1, &[5, -1], own), Err(Refusal::ForeignThread { tid: -1, .. })));
-    assert_eq!(directory.enlist(a.id, 1, &[5, 5], own), Err(Refusal::ThreadTaken(5)));
-    directory.enlist(a.id, 1, &[5, 6], own).unwrap();
-    assert_eq!(directory.enlist(b.id, 1, &[6, 7], own), Err(Refusal::ThreadTaken(6)));
+    let count = Refusal::ThreadCount { found: 1, expected: 2 };
+    assert_eq!(directory.enlist(a.id, &[5], |_| panic!("nothing is looked for")), Err(count));
+    let foreign = Refusal::ForeignThread { tid: 100, pid: 1 };
+    assert_eq!(directory.enlist(a.id, &[5, 100], |_| Err(foreign.clone())), Err(foreign.clone()));
+    assert_eq!(directory.enlist(a.id, &[5, 5], same), Err(Refusal::ThreadTaken(5)));
+    directory.enlist(a.id, &[5, 6], same).unwrap();
+    assert_eq!(directory.enlist(b.id, &[6, 7], same), Err(Refusal::ThreadTaken(6)));
     directory.release(a.id);
-    directory.enlist(b.id, 1, &[6, 7], own).unwrap();
+    directory.enlist(b.id, &[6, 7], same).unwrap();
+}
+
+#[test]
+fn programs_of_two_pid_namespaces_may_call_their_threads_alike() {
+    let mut directory = directory();
+    let (a, b) = (directory.admit(ROOT, &wish("a")).unwrap(), directory.admit(ROOT, &wish("b")).unwrap());
+    assert_eq!(directory.enlist(a.id, &[5, 6], |_| Ok(vec![105, 106])), Ok(vec![105, 106]));
+    assert_eq!(directory.enlist(b.id, &[5, 6], |_| Ok(vec![106, 107])), Err(Refusal::ThreadTaken(5)));
+    assert_eq!(directory.enlist(b.id, &[5, 6], |_| Ok(vec![205, 206])), Ok(vec![205, 206]));
 }
 
 #[test]
@@ -345,7 +353,7 @@ fn a_name_has_printable_ascii_characters_and_no_outer_blanks() {
 /// Registers a program, with its threads.
 fn register(directory: &mut Directory, user: &User, wish: &Register, tids: &[i32]) -> Place {
     let place = directory.admit(user, wish).unwrap();
-    directory.enlist(place.id, 1, tids, |_| true).unwrap();
+    directory.enlist(place.id, tids, same).unwrap();
     place
 }
 
@@ -401,7 +409,7 @@ fn all_that_a_program_had_is_kept_for_it_and_for_no_other() {
 
     let place = next.admit(&user, &back).unwrap();
     assert_eq!(place.ip, first.ip);
-    next.enlist(place.id, 1, &[1, 2], |_| true).unwrap();
+    next.enlist(place.id, &[1, 2], same).unwrap();
     next.settle(place.id);
     assert_eq!(next.expected(7), (0, 1));
     next.release(place.id);
@@ -510,7 +518,7 @@ fn a_program_that_returns_gets_its_former_address_of_the_pool_for_a_while_after_
     assert!(matches!(taken, Err(Refusal::AddressTaken { .. })), "{taken:?}");
     let ruled = &directory.registered();
     assert!(ruled.programs.is_empty(), "it has sent no threads");
-    directory.enlist(place.id, 1, &[1, 2], |_| true).unwrap();
+    directory.enlist(place.id, &[1, 2], same).unwrap();
     let handed_over = &directory.registered().programs[0];
     assert_eq!((handed_over.register.ip, handed_over.ip), (None, place.ip));
     assert!(!handed_over.register.returns);
@@ -671,7 +679,7 @@ fn two_instances_come_back_in_either_order() {
         let second = before.admit(ROOT, &free).unwrap();
         for place in [&first, &second] {
             let first_tid = place.id.0 as i32 * 10 + 1;
-            before.enlist(place.id, 1, &[first_tid, first_tid + 1], |_| true).unwrap();
+            before.enlist(place.id, &[first_tid, first_tid + 1], same).unwrap();
             before.settle(place.id);
         }
         let mut estate = before.registered();

@@ -1,0 +1,224 @@
+//! Messages of NRI (`nri.pkg.api.v1alpha1`) and of ttrpc, as far as the plugin reads and writes
+//! them.
+//!
+//! Owns their fields by number (containerd/nri, `pkg/api/api.proto`; containerd/ttrpc); written by
+//! hand, as [`crate::api`].
+
+use std::collections::HashMap;
+
+/// The service of the container runtime.
+pub const RUNTIME: &str = "nri.pkg.api.v1alpha1.Runtime";
+/// Its call for a plugin that begins.
+pub const REGISTER: &str = "RegisterPlugin";
+/// The event of a container that is created, which is number 4, as a bit of a set.
+pub const CREATE_CONTAINER: i32 = 1 << 3;
+/// `UNIMPLEMENTED` (gRPC status codes).
+pub const UNIMPLEMENTED: i32 = 12;
+/// `IOPRIO_CLASS_IDLE`, as NRI numbers it.
+pub const IDLE: i32 = 3;
+
+/// A call (ttrpc).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Request {
+    /// The service.
+    #[prost(string, tag = "1")]
+    pub service: String,
+    /// Its call.
+    #[prost(string, tag = "2")]
+    pub method: String,
+    /// The call's message.
+    #[prost(bytes = "vec", tag = "3")]
+    pub payload: Vec<u8>,
+}
+
+/// The answer to a call (ttrpc).
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Reply {
+    /// Why it failed.
+    #[prost(message, optional, tag = "1")]
+    pub status: Option<Status>,
+    /// The answer's message.
+    #[prost(bytes = "vec", tag = "2")]
+    pub payload: Vec<u8>,
+}
+
+/// Why a call failed.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Status {
+    /// The number.
+    #[prost(int32, tag = "1")]
+    pub code: i32,
+    /// The words.
+    #[prost(string, tag = "2")]
+    pub message: String,
+}
+
+/// A plugin makes itself known.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct RegisterPlugin {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub name: String,
+    /// Two digits by which plugins are ordered.
+    #[prost(string, tag = "2")]
+    pub index: String,
+}
+
+/// Answer to `Configure`.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct ConfigureResponse {
+    /// The events that the plugin is called for.
+    #[prost(int32, tag = "2")]
+    pub events: i32,
+}
+
+/// The containers that there are.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Synchronize {
+    /// Others follow in a further call.
+    #[prost(bool, tag = "3")]
+    pub more: bool,
+}
+
+/// Answer to [`Synchronize`].
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Synchronized {
+    /// Others may follow.
+    #[prost(bool, tag = "2")]
+    pub more: bool,
+}
+
+/// A container is about to be created.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CreateRequest {
+    /// Its pod.
+    #[prost(message, optional, tag = "1")]
+    pub pod: Option<Pod>,
+    /// It.
+    #[prost(message, optional, tag = "2")]
+    pub container: Option<Container>,
+}
+
+/// A pod.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Pod {
+    /// Its name.
+    #[prost(string, tag = "2")]
+    pub name: String,
+    /// Its namespace.
+    #[prost(string, tag = "4")]
+    pub namespace: String,
+    /// Its annotations.
+    #[prost(map = "string, string", tag = "6")]
+    pub annotations: HashMap<String, String>,
+}
+
+/// A container.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Container {
+    /// Its name in the pod.
+    #[prost(string, tag = "3")]
+    pub name: String,
+    /// Its environment, `NAME=VALUE`.
+    #[prost(string, repeated, tag = "8")]
+    pub variables: Vec<String>,
+}
+
+/// Answer to `CreateContainer`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct CreateResponse {
+    /// What is changed.
+    #[prost(message, optional, tag = "1")]
+    pub adjust: Option<Adjustment>,
+}
+
+/// Changes of a container.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Adjustment {
+    /// Mounts besides.
+    #[prost(message, repeated, tag = "3")]
+    pub mounts: Vec<Mount>,
+    /// Environment besides.
+    #[prost(message, repeated, tag = "4")]
+    pub variables: Vec<Variable>,
+    /// What Linux gives it.
+    #[prost(message, optional, tag = "6")]
+    pub linux: Option<Linux>,
+}
+
+/// A mount.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Mount {
+    /// Its place in the container.
+    #[prost(string, tag = "1")]
+    pub destination: String,
+    /// `bind`.
+    #[prost(string, tag = "2")]
+    pub kind: String,
+    /// Its place on the node.
+    #[prost(string, tag = "3")]
+    pub source: String,
+    /// Options of mount(8).
+    #[prost(string, repeated, tag = "4")]
+    pub options: Vec<String>,
+}
+
+/// A variable of the environment.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Variable {
+    /// Its name.
+    #[prost(string, tag = "1")]
+    pub key: String,
+    /// Its value.
+    #[prost(string, tag = "2")]
+    pub value: String,
+}
+
+/// What Linux gives a container.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Linux {
+    /// Limits.
+    #[prost(message, optional, tag = "2")]
+    pub resources: Option<Resources>,
+    /// Priority of its input and output.
+    #[prost(message, optional, tag = "5")]
+    pub io_priority: Option<IoPriority>,
+}
+
+/// Limits.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Resources {
+    /// Of processor time.
+    #[prost(message, optional, tag = "2")]
+    pub cpu: Option<Cpu>,
+    /// Files of its control group of version 2.
+    #[prost(map = "string, string", tag = "6")]
+    pub unified: HashMap<String, String>,
+}
+
+/// Limits of processor time.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Cpu {
+    /// Microseconds of each period; -1: as many as there are.
+    #[prost(message, optional, tag = "2")]
+    pub quota: Option<Number>,
+    /// The cores that it may use.
+    #[prost(string, tag = "6")]
+    pub cpus: String,
+}
+
+/// A number that may be left out.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct Number {
+    /// It.
+    #[prost(int64, tag = "1")]
+    pub value: i64,
+}
+
+/// Priority of input and output.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct IoPriority {
+    /// [`IDLE`].
+    #[prost(int32, tag = "1")]
+    pub class: i32,
+}

@@ -1,0 +1,113 @@
+//! The plugin of the container runtime (NRI): it changes containers before they start.
+//!
+//! | module | owns |
+//! |---|---|
+//! | [`frames`] | the multiplexed connection, and ttrpc on it |
+//! | [`api`] | the messages that are used |
+//! | [`adjust`] | pure: what a container gets |
+//!
+//! Owns the conversation: registration, configuration, and an answer for each container that is
+//! created. Containers that exist already are left as they are.
+
+pub mod adjust;
+pub mod api;
+pub mod frames;
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use prost::Message;
+use tokio::net::UnixStream;
+use tokio::time::sleep;
+
+use crate::watch::States;
+use adjust::adjust;
+use api::{
+    ConfigureResponse, CreateRequest, CreateResponse, REGISTER, RegisterPlugin, Reply, Request, Synchronize,
+    Synchronized,
+};
+use frames::{Frame, Kind, PLUGIN, RUNTIME, Reader};
+
+/// Time between two attempts to connect.
+const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(2);
+
+/// Serves the container runtime at a socket, for ever.
+pub async fn run(socket: Option<PathBuf>, iokernel: PathBuf, states: States) {
+    let Some(socket) = socket else { return std::future::pending().await };
+    let mut reported = None;
+    loop {
+        let Err(error) = serve(&socket, &iokernel, &states).await;
+        let error = format!("{error:#}");
+        if reported.as_ref() != Some(&error) {
+            eprintln!("tailwater-node: containers are left as they are: {error}");
+            reported = Some(error);
+        }
+        sleep(BETWEEN_ATTEMPTS).await;
+    }
+}
+
+/// Serves one connection, to its end.
+async fn serve(socket: &Path, iokernel: &Path, states: &States) -> anyhow::Result<std::convert::Infallible> {
+    let connected = UnixStream::connect(socket).await;
+    let mut stream = connected.with_context(|| {
+        format!("no NRI at {} (containerd 2, CRI-O; --nri names it, --no-nri does without)", socket.display())
+    })?;
+    let own = RegisterPlugin { name: "tailwater".to_owned(), index: "50".to_owned() };
+    let request = Request {
+        service: api::RUNTIME.to_owned(),
+        method: REGISTER.to_owned(),
+        payload: own.encode_to_vec(),
+    };
+    // Streams of a client have odd numbers (ttrpc).
+    let first =
+        Frame { connection: RUNTIME, stream: 1, kind: Kind::Request, payload: request.encode_to_vec() };
+    frames::write(&mut stream, &first).await?;
+    let mut reader = Reader::default();
+    loop {
+        let frame =
+            reader.read(&mut stream).await.context("the container runtime has ended the connection")?;
+        match (frame.connection, frame.kind) {
+            (RUNTIME, Kind::Response) => {
+                let reply = Reply::decode(&*frame.payload)?;
+                if let Some(status) = reply.status.filter(|status| status.code != 0) {
+                    bail!("the container runtime refuses the plugin: {}", status.message);
+                }
+                eprintln!("tailwater-node: registered at the container runtime");
+            }
+            (PLUGIN, Kind::Request) => {
+                let request = Request::decode(&*frame.payload)?;
+                let reply = answer(&request, iokernel, states);
+                let answered = Frame { kind: Kind::Response, payload: reply.encode_to_vec(), ..frame };
+                frames::write(&mut stream, &answered).await?;
+            }
+            _ => bail!("the container runtime sent an unexpected message"),
+        }
+    }
+}
+
+/// Answers one call.
+fn answer(request: &Request, iokernel: &Path, states: &States) -> Reply {
+    let payload = match request.method.as_str() {
+        "Configure" => Ok(ConfigureResponse { events: api::CREATE_CONTAINER }.encode_to_vec()),
+        // Of a long list of containers, in parts, further ones are wanted; nothing is changed.
+        "Synchronize" => Synchronize::decode(&*request.payload)
+            .map_err(|error| error.to_string())
+            .map(|Synchronize { more }| Synchronized { more }.encode_to_vec()),
+        // Answered by a message without fields.
+        "Shutdown" | "StateChange" => Ok(Vec::new()),
+        "CreateContainer" => {
+            CreateRequest::decode(&*request.payload).map_err(|error| error.to_string()).map(|wish| {
+                let look = states.borrow().as_ref().map(|state| state.look.clone());
+                CreateResponse { adjust: adjust(&wish, look.as_ref(), iokernel) }.encode_to_vec()
+            })
+        }
+        other => Err(format!("tailwater-node has no call {other}")),
+    };
+    match payload {
+        Ok(payload) => Reply { status: None, payload },
+        Err(message) => {
+            Reply { status: Some(api::Status { code: api::UNIMPLEMENTED, message }), payload: Vec::new() }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! A stand-in for the container runtime, and what the agent does to containers.
+
+use std::collections::HashMap;
+
+use prost::Message;
+use tailwater_node::nri::api::{
+    self, ConfigureResponse, Container, CreateRequest, CreateResponse, Pod, RegisterPlugin, Reply, Request,
+    Synchronize, Synchronized,
+};
+use tailwater_node::nri::frames::{Frame, Kind, PLUGIN, RUNTIME, Reader, write};
+use tokio::net::{UnixListener, UnixStream};
+
+use crate::iokernel::IoKernel;
+use crate::{agent, folder};
+
+/// Accepts the agent and its registration.
+async fn accept(listener: &UnixListener) -> UnixStream {
+    let (mut stream, _) = listener.accept().await.expect("the agent connects");
+    let frame = Reader::default().read(&mut stream).await.expect("a registration");
+    assert_eq!((frame.connection, frame.kind), (RUNTIME, Kind::Request));
+    let request = Request::decode(&*frame.payload).expect("a call");
+    assert_eq!((&*request.service, &*request.method), (api::RUNTIME, "RegisterPlugin"));
+    let plugin = RegisterPlugin::decode(&*request.payload).expect("its message");
+    assert!(plugin.index.len() == 2 && plugin.index.bytes().all(|digit| digit.is_ascii_digit()));
+    let reply = Frame { kind: Kind::Response, payload: Reply::default().encode_to_vec(), ..frame };
+    write(&mut stream, &reply).await.expect("the agent reads");
+    stream
+}
+
+/// Calls the agent.
+async fn call(stream: &mut UnixStream, method: &str, message: &impl Message) -> Reply {
+    let service = "nri.pkg.api.v1alpha1.Plugin".to_owned();
+    let request = Request { service, method: method.to_owned(), payload: message.encode_to_vec() };
+    let frame =
+        Frame { connection: PLUGIN, stream: 5, kind: Kind::Request, payload: request.encode_to_vec() };
+    write(stream, &frame).await.expect("the agent reads");
+    let answer = Reader::default().read(stream).await.expect("an answer");
+    assert_eq!((answer.connection, answer.stream, answer.kind), (PLUGIN, 5, Kind::Response));
+    Reply::decode(&*answer.payload).expect("an answer")
+}
+
+fn batch() -> CreateRequest {
+    let annotations = HashMap::from([("tailwater.io/class".to_owned(), "best-effort".to_owned())]);
+    let pod = Pod { name: "xz-1".to_owned(), namespace: "night".to_owned(), annotations };
+    CreateRequest {
+        pod: Some(pod),
+        container: Some(Container { name: "xz".to_owned(), variables: Vec::new() }),
+    }
+}
+
+#[test]
+fn annotated_pods_become_co_runners_also_when_the_container_runtime_starts_again() {
+    let folder = folder();
+    let _iokernel = IoKernel::start(folder.path(), &[1, 3], &[]);
+    let socket = folder.path().join("nri.sock");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let listener = UnixListener::bind(&socket).expect("it listens");
+        let _agent = agent(folder.path());
+        for _ in 0..2 {
+            let mut stream = accept(&listener).await;
+            let configured = call(&mut stream, "Configure", &()).await;
+            let configured = ConfigureResponse::decode(&*configured.payload).expect("its events");
+            assert_eq!(configured.events, api::CREATE_CONTAINER);
+            for more in [true, false] {
+                let answered = call(&mut stream, "Synchronize", &Synchronize { more }).await;
+                assert_eq!(Synchronized::decode(&*answered.payload), Ok(Synchronized { more }));
+            }
+            // The agent may not have asked the IOKernel yet.
+            let cpus = loop {
+                let created = call(&mut stream, "CreateContainer", &batch()).await;
+                let created = CreateResponse::decode(&*created.payload).expect("an adjustment");
+                let linux = created.adjust.expect("it is adjusted").linux.expect("by Linux");
+                let resources = linux.resources.expect("its limits");
+                assert_eq!(resources.unified["cpu.idle"], "1");
+                let cpus = resources.cpu.expect("its cores").cpus;
+                if !cpus.is_empty() {
+                    break cpus;
+                }
+                tokio::task::yield_now().await;
+            };
+            assert_eq!(cpus, "1,3");
+            let other = CreateRequest { pod: Some(Pod::default()), container: Some(Container::default()) };
+            let left = call(&mut stream, "CreateContainer", &other).await;
+            assert_eq!(CreateResponse::decode(&*left.payload), Ok(CreateResponse::default()));
+            let unknown = call(&mut stream, "RunPodSandbox", &()).await;
+            assert_eq!(unknown.status.expect("it fails").code, api::UNIMPLEMENTED);
+        }
+    });
+}
