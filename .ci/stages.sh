@@ -49,6 +49,7 @@ cmake cmake
 pkg-config pkg-config
 /usr/include/stdio.h libc6-dev
 python3 python3-minimal
+/usr/lib/python3/dist-packages/jsonschema python3-jsonschema
 PROGRAMS
     )
     if [ ${#missing[@]} -gt 0 ]; then

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use serde_json::Value;
 use tailwater_iokernel::stats::schema::PARTS;
 use tailwater_testbed::account::Taker;
-use tailwater_testbed::statistics::{PROGRAM, alike, growth, quantile_ns};
+use tailwater_testbed::statistics::{CLASS, PROGRAM, alike, growth, quantile_ns};
 use tailwater_testbed::text::plain;
 
 /// To whom a part of a core's time went.
@@ -282,7 +282,7 @@ fn runtime(from: &Value, to: &Value, seconds: f64) -> Program {
     let rate = |key: &str| growth(&from["counters"][key], &to["counters"][key]) / seconds;
     let refused: f64 = array(to, "classes")
         .map(|class| {
-            let before = alike(&from["classes"], class, &["name", "dispatcher"]);
+            let before = alike(&from["classes"], class, CLASS);
             growth(&before["dropped"], &class["dropped"]) / seconds
         })
         .sum();

@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, set
 use rustix::thread::sched_setaffinity;
 use tailwater_shm::priority;
 
-use crate::machine::cpu_set;
+use crate::machine::{core_list, cpu_set};
 use crate::repeat;
 
 /// The conditions that a child runs under.
@@ -75,8 +75,7 @@ pub fn command(cores: &[usize]) -> Command {
     let mut command = Command::new("/proc/self/exe");
     command.args(["app", "--parent", &std::process::id().to_string()]);
     if !cores.is_empty() {
-        let list: Vec<String> = cores.iter().map(usize::to_string).collect();
-        command.args(["--cores", &list.join(",")]);
+        command.args(["--cores", &core_list(cores)]);
     }
     for (name, _) in std::env::vars_os() {
         if name.as_encoded_bytes().starts_with(b"TAILWATER_") {

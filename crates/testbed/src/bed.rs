@@ -40,6 +40,15 @@ pub struct Testbed {
 }
 
 impl Testbed {
+    /// Returns a testbed on these cores, beside whose services the batch job is `swaptions`, and
+    /// runs alone for `solo` before and after.
+    ///
+    /// # Errors
+    /// If there are too few cores.
+    pub fn new(usable: Vec<usize>, interrupt: Arc<Interrupt>, solo: Duration) -> anyhow::Result<Self> {
+        Ok(Self { cores: CorePlan::new(usable)?, interrupt, solo, job: Vec::new() })
+    }
+
     /// Returns the same with another program as the batch job.
     #[must_use]
     pub fn with_job(&self, job: Vec<String>) -> Self {

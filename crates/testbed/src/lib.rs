@@ -17,12 +17,12 @@
 //! | [`program`] | programs with protocols of their own, with their arguments and files |
 //! | [`on_tailwater`], [`on_linux`], [`point`](mod@point) | one point: start, measure, end |
 //! | [`repeat`] | a batch job that was not written for Tailwater, and its progress |
-//! | [`account`] | where the time of the managed cores went |
+//! | [`account`], [`core_use`] | where the time of the managed cores went; what Linux does there meanwhile |
 //! | [`batch`], [`measured`], [`handoffs`] | the figures of a point |
 //! | [`wait`] | the choice how the Linux server waits for requests |
 //! | [`machine`], [`requirements`] | what the machine is, and whether it has what Tailwater needs |
 //! | [`socket`], [`query`] | where the IOKernel is, and questions to it |
-//! | [`statistics`] | two readings of the statistics, compared |
+//! | [`statistics`] | cores and programs of a reading of the statistics; two readings compared |
 //! | [`observe`] | the options of `top` and `metrics`, which `tailwater` has another program carry out |
 //! | [`progress`] | the line that shows how much is done |
 //! | [`interrupt`], [`exit`], [`table`], [`text`], [`folder`] | signals, exit codes, tables, names of others and temporary folders of commands |
@@ -48,6 +48,7 @@ pub mod batch;
 pub mod bed;
 pub mod child;
 pub mod clients;
+pub mod core_use;
 pub mod cores;
 pub mod embedded;
 pub mod exit;

@@ -75,6 +75,12 @@ pub fn usable_cores() -> Vec<usize> {
     (0..CpuSet::MAX_CPU).filter(|&core| set.is_set(core)).collect()
 }
 
+/// Returns cores as programs take them in their arguments: `1,3`.
+#[must_use]
+pub fn core_list(cores: &[usize]) -> String {
+    cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
+}
+
 /// Returns the set of these cores; numbers beyond Linux's limit are left out.
 pub fn cpu_set(cores: &[usize]) -> CpuSet {
     let mut set = CpuSet::new();

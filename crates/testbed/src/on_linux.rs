@@ -23,6 +23,7 @@ use tailwater_shm::priority::HIGHEST;
 use crate::batch::{self, Companion};
 use crate::bed::{START_TIMEOUT, Testbed};
 use crate::child::{Batch, Service, Spec};
+use crate::machine::core_list;
 use crate::measured::{Measured, counted_part};
 use crate::port::CONNECTIONS;
 use crate::program::{Prepared, Program};
@@ -265,8 +266,7 @@ pub fn foreign_job<T>(
 /// # Errors
 /// If it does not start, or on a signal.
 pub(crate) fn start_foreign(testbed: &Testbed, own_session: bool) -> anyhow::Result<Batch> {
-    let cores: Vec<String> = testbed.cores.managed.iter().map(usize::to_string).collect();
-    let mut arguments = vec!["--cores".to_owned(), cores.join(",")];
+    let mut arguments = vec!["--cores".to_owned(), core_list(&testbed.cores.managed)];
     if own_session {
         arguments.push("--own-session".to_owned());
     }
@@ -284,8 +284,8 @@ pub(crate) fn start_batch(testbed: &Testbed, rank: Rank) -> anyhow::Result<Batch
     if !testbed.job.is_empty() {
         return start_foreign(testbed, false);
     }
-    let managed: Vec<String> = testbed.cores.managed.iter().map(usize::to_string).collect();
-    let (threads, cores) = (managed.len().to_string(), managed.join(","));
+    let managed = &testbed.cores.managed;
+    let (threads, cores) = (managed.len().to_string(), core_list(managed));
     // Only the workers are pinned: the thread that reports stays off the managed cores, as on
     // Tailwater.
     let mut arguments =

@@ -12,6 +12,8 @@ use serde_json::Value;
 use tailwater_batch::notice::{self, Notice};
 use tailwater_shm::control::{ClientMessage, ControlError, ServerMessage, dial_within, receive, send};
 
+use crate::statistics::lent_cores;
+
 /// Longest time for which an answer is awaited.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -39,8 +41,7 @@ fn statistics_within(socket: &str, patience: Duration) -> anyhow::Result<Value> 
 /// As [`statistics`], after `patience`.
 pub fn statistics_and_jobs(socket: &str, patience: Duration) -> anyhow::Result<Value> {
     let mut statistics = statistics_within(socket, patience)?;
-    let managed = statistics["iokernel"]["managed_cores"].as_array().into_iter().flatten();
-    let managed: Vec<usize> = managed.filter_map(|core| usize::try_from(core.as_u64()?).ok()).collect();
+    let managed: Vec<usize> = lent_cores(&statistics).unwrap_or_default();
     if let Some(all) = statistics.as_object_mut() {
         let mut jobs = notice::all(patience / 10);
         jobs.retain(|job| is_same_socket(&job.iokernel, socket));

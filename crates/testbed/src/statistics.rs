@@ -1,4 +1,5 @@
-//! Two readings of an IOKernel's statistics, compared.
+//! What a reading of an IOKernel's statistics says of its cores and programs, and two readings
+//! compared.
 //!
 //! Owns what is the same thing in both, and by how much a counter or a histogram grew. A program
 //! that has ended and another one in its place are two things; a counter that is smaller than
@@ -9,6 +10,20 @@ use tailwater_iokernel::stats::BOUNDS_NS;
 
 /// What tells a program from all others.
 pub const PROGRAM: &[&str] = &["id", "name", "pid"];
+/// What tells a class of requests from all others of its program.
+pub const CLASS: &[&str] = &["name", "dispatcher"];
+
+/// Returns the cores that the IOKernel lends; `None` if the statistics, of another version, do not
+/// have them.
+pub fn lent_cores<T: TryFrom<u64>>(statistics: &Value) -> Option<Vec<T>> {
+    let cores = statistics["iokernel"]["managed_cores"].as_array()?;
+    Some(cores.iter().filter_map(|core| T::try_from(core.as_u64()?).ok()).collect())
+}
+
+/// Returns the number of a program's place; that of no place if it has none.
+pub fn place_of(program: &Value) -> u32 {
+    program["id"].as_u64().and_then(|id| u32::try_from(id).ok()).unwrap_or(u32::MAX)
+}
 
 /// Returns the element of the earlier list that is the same thing, by these keys; null if it is
 /// new.

@@ -49,6 +49,18 @@ impl Namespace {
         }
     }
 
+    /// Returns two namespaces, [joined](Self::join) by a veth pair with ends of these names;
+    /// `None`, with the reason printed, if namespaces cannot be made.
+    ///
+    /// # Panics
+    /// If `ip` fails.
+    pub fn pair([here, there]: [&str; 2], queues: usize) -> Option<[Self; 2]> {
+        let made = Self::new().and_then(|near| Ok([near, Self::new()?]));
+        let [near, far] = made.inspect_err(|why| eprintln!("skipped: {why}")).ok()?;
+        near.join(here, &far, there, queues);
+        Some([near, far])
+    }
+
     /// Moves the calling thread into it.
     ///
     /// # Panics

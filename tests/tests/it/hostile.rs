@@ -491,24 +491,32 @@ fn a_program_that_an_iokernel_may_not_place_is_told_so() {
         return eprintln!("skipped: needs two CPUs, root, and setpriv");
     }
     let role = binary("tailwater-tests", "role");
-    let mut probe = Command::new("setpriv");
-    probe.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--", "test", "-x"]).arg(&role);
-    if !run(&mut probe, b"").status.success() {
+    // Another user's program, and one without capabilities by which it could place another's.
+    let setpriv = |words: &[&str]| {
+        let mut command = Command::new("setpriv");
+        command.args(words);
+        command
+    };
+    let of_nobody = || setpriv(&["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
+    let restricted = || setpriv(&["--bounding-set=-sys_nice,-kill", "--"]);
+    if !run(of_nobody().args(["test", "-x"]).arg(&role), b"").status.success() {
         return eprintln!("skipped: user 65534 is not there, or may not start {}", role.display());
     }
     let _turn = turn();
     let socket = socket_name("placing");
-    let mut command = Command::new("setpriv");
-    command.args(["--bounding-set=-sys_nice,-kill", "--"]).arg(binary("tailwater-tests", "iokernel"));
-    let mut iokernel = Program::start(command.arg(&socket));
+    let mut iokernel = Program::start(restricted().arg(binary("tailwater-tests", "iokernel")).arg(&socket));
     if iokernel.line().as_deref() != Some("ready") {
         return eprintln!("skipped: {}", iokernel.errors());
     }
-    let mut program = Command::new("setpriv");
-    program.args(["--reuid=65534", "--regid=65534", "--clear-groups", "--"]);
-    program.arg(&role).arg("echo");
-    program.env("TAILWATER_IOKERNEL", &socket).env("TAILWATER_KTHREADS", "1");
-    let output = run(&mut program, b"");
+    let echo = |mut command: Command| {
+        command.arg("echo").env("TAILWATER_IOKERNEL", &socket).env("TAILWATER_KTHREADS", "1");
+        command
+    };
+    let of_role = |mut command: Command| {
+        command.arg(&role);
+        echo(command)
+    };
+    let output = run(&mut of_role(of_nobody()), b"");
     let said = text(&output.stderr);
     assert!(!output.status.success(), "{said}");
     for part in ["user 65534", "may not bind its threads", "same user", "CAP_SYS_NICE"] {
@@ -517,16 +525,11 @@ fn a_program_that_an_iokernel_may_not_place_is_told_so() {
     // In words, not as the message is written in code.
     assert!(!said.contains("Refused") && !said.contains("why:"), "{said}");
     // One of its own user that has more capabilities than it.
-    let mut program = Command::new(&role);
-    program.arg("echo").env("TAILWATER_IOKERNEL", &socket).env("TAILWATER_KTHREADS", "1");
-    let output = run(&mut program, b"");
+    let output = run(&mut echo(Command::new(&role)), b"");
     let said = text(&output.stderr);
     assert!(!output.status.success() && said.contains("capabilities that the IOKernel lacks"), "{said}");
     // And one that it may place.
-    let mut program = Command::new("setpriv");
-    program.args(["--bounding-set=-sys_nice,-kill", "--"]).arg(&role);
-    program.arg("echo").env("TAILWATER_IOKERNEL", &socket).env("TAILWATER_KTHREADS", "1");
-    Program::start(&mut program).line_after("ready ");
+    Program::start(&mut of_role(restricted())).line_after("ready ");
 }
 
 #[test]

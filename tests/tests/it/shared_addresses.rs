@@ -23,6 +23,7 @@ use tailwater_testkit::{
 use tailwater_tests::{Bench, Role, StopOnDrop, turn, wait_for_predecessor};
 
 use crate::takeover_xdp::maps_bound_sockets;
+use crate::two_machines::{two_namespaces, xdp_works};
 
 /// Linux's address on the interface.
 const LINUX: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
@@ -42,12 +43,7 @@ const KILLS: u32 = 3;
 /// Returns the namespaces of the interface `here0` and of the other host, with addresses and routes
 /// of the families that Linux has; `None`, with the reason printed, if they cannot be made.
 fn joined() -> Option<[Namespace; 2]> {
-    if !has_two_cpus() {
-        return None;
-    }
-    let made = xdp::probe().and_then(|_| Ok([Namespace::new()?, Namespace::new()?]));
-    let [here, there] = made.inspect_err(|why| eprintln!("skipped: {why}")).ok()?;
-    here.join("here0", &there, "there0", 1);
+    let [here, there] = if xdp_works() { two_namespaces(1)? } else { return None };
     here.ip(&["addr", "add", "10.77.0.1/16", "dev", "here0"]);
     there.ip(&["addr", "add", "10.77.0.9/16", "dev", "there0"]);
     there.ip(&["addr", "add", "192.0.2.1/32", "dev", "lo"]);

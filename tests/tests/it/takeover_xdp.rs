@@ -19,6 +19,8 @@ use tailwater_testkit::{
 };
 use tailwater_tests::{Role, turn, wait_for_predecessor};
 
+use crate::two_machines::{two_namespaces, xdp_works};
+
 const LINUX: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const SERVICE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const SERVICE_MAC: &str = "02:74:0a:4d:00:02";
@@ -32,11 +34,8 @@ const TIMES: u32 = 2;
 /// Returns the namespaces of the interface `here0` and of Linux; `None`, with the reason printed,
 /// if AF_XDP or namespaces cannot be used.
 fn joined() -> Option<[Namespace; 2]> {
-    let made = maps_bound_sockets()
-        .and_then(|()| xdp::probe())
-        .and_then(|_| Ok([Namespace::new()?, Namespace::new()?]));
-    let [here, there] = made.inspect_err(|why| eprintln!("skipped: {why}")).ok()?;
-    here.join("here0", &there, "there0", 1);
+    maps_bound_sockets().inspect_err(|why| eprintln!("skipped: {why}")).ok()?;
+    let [here, there] = if xdp_works() { two_namespaces(1)? } else { return None };
     there.ip(&["addr", "add", "10.77.0.1/16", "dev", "there0"]);
     Some([here, there])
 }

@@ -20,19 +20,7 @@ const ROUNDS: u64 = 20;
 /// Returns two namespaces joined by a cable with `queues` queues each way; `None`, with the reason
 /// printed, if they cannot be made.
 pub(crate) fn two_namespaces(queues: usize) -> Option<[Namespace; 2]> {
-    if !has_two_cpus() {
-        return None;
-    }
-    match (Namespace::new(), Namespace::new()) {
-        (Ok(here), Ok(there)) => {
-            here.join("here0", &there, "there0", queues);
-            Some([here, there])
-        }
-        (Err(why), _) | (_, Err(why)) => {
-            eprintln!("skipped: {why}");
-            None
-        }
-    }
+    if has_two_cpus() { Namespace::pair(["here0", "there0"], queues) } else { None }
 }
 
 pub(crate) fn xdp_works() -> bool {

@@ -3,6 +3,7 @@
 use std::process;
 
 use tailwater_iokernel::Config;
+use tailwater_testbed::machine::core_list;
 
 use super::part::{Part, Status};
 use crate::query;
@@ -27,10 +28,7 @@ fn judge(clients: &[connected::Client]) -> (Status, String) {
     let named: Vec<String> = clients
         .iter()
         .take(MOST)
-        .map(|client| {
-            let cores: Vec<String> = client.cores.iter().map(usize::to_string).collect();
-            format!("{} (process {}, cores {})", client.name, client.pid, cores.join(","))
-        })
+        .map(|client| format!("{} (process {}, cores {})", client.name, client.pid, core_list(&client.cores)))
         .collect();
     let more = match clients.len().saturating_sub(MOST) {
         0 => String::new(),

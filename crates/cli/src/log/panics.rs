@@ -21,12 +21,12 @@ use tailwater_testbed::machine;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
+use crate::trace::LAST_EVENTS;
+
 /// Most functions of a stack.
 const DEPTH: usize = 64;
 /// Most events of cores.
 const EVENTS: usize = 32;
-/// Most events that are read: as many as the largest record holds.
-const READ: usize = 1 << 21;
 
 /// The record of the IOKernel's events.
 static RECORD: OnceLock<OwnedFd> = OnceLock::new();
@@ -68,7 +68,7 @@ fn events(record: &OwnedFd) -> Vec<Value> {
     let Ok(mut recording) = Recording::attach(record) else { return Vec::new() };
     let (clock, now) = (Clock::from_hz(recording.hz()), clock::now());
     let mut last = VecDeque::with_capacity(EVENTS);
-    for _ in 0..READ {
+    for _ in 0..LAST_EVENTS {
         match recording.next_event() {
             Played::Event(at, Event::Core { core, step, handoff, who, .. }) => {
                 if last.len() == EVENTS {

@@ -12,6 +12,7 @@ use std::os::unix::fs::MetadataExt;
 use std::process::{Command, Output, Stdio};
 
 use anyhow::{Context, bail, ensure};
+use tailwater_batch::proc::Stat;
 
 /// Where nft is looked for: in PATH, which for ordinary users lacks the folders of administration.
 const PROGRAMS: [&str; 3] = ["nft", "/usr/sbin/nft", "/sbin/nft"];
@@ -97,34 +98,38 @@ pub fn repair() -> anyhow::Result<String> {
 /// The process that has made a table.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Maker {
-    number: String,
-    started: String,
+    pid: i32,
+    /// When it was started, in clock ticks since the machine was; 0 if that cannot be read.
+    started: u64,
     namespace: String,
 }
 
 impl Maker {
     pub fn this_process() -> Self {
-        let (number, started) = started("self");
-        Self { number, started, namespace: namespace() }
+        // As `/proc` has it, which may be that of an outer PID namespace.
+        let link = fs::read_link("/proc/self").ok();
+        let pid = link.and_then(|link| link.to_str()?.parse().ok()).unwrap_or_default();
+        Self { pid, started: started(pid), namespace: namespace() }
     }
 
     /// Reads a line of a table's listing, if it is the table's comment.
     fn read(line: &str) -> Option<Self> {
         let comment = line.trim().strip_prefix("comment \"process ")?.strip_suffix('"')?;
-        let (number, rest) = comment.split_once(", started ")?;
+        let (pid, rest) = comment.split_once(", started ")?;
         let (started, namespace) = rest.split_once(", namespace ")?;
-        Some(Self { number: number.to_owned(), started: started.to_owned(), namespace: namespace.to_owned() })
+        let (pid, started) = (pid.parse().ok()?, started.parse().ok()?);
+        Some(Self { pid, started, namespace: namespace.to_owned() })
     }
 
     /// Returns whether it is there, if it is of this PID namespace.
     fn lives(&self) -> bool {
-        started(&self.number).1 == self.started
+        started(self.pid) == self.started
     }
 }
 
 impl fmt::Display for Maker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "process {}, started {}, namespace {}", self.number, self.started, self.namespace)
+        write!(f, "process {}, started {}, namespace {}", self.pid, self.started, self.namespace)
     }
 }
 
@@ -138,13 +143,9 @@ fn namespace() -> String {
     fs::metadata("/proc/self/ns/pid").map_or_else(|_| "unknown".to_owned(), |file| file.ino().to_string())
 }
 
-/// Returns number and start time of a process; both are empty if there is none (proc_pid_stat(5)).
-fn started(process: &str) -> (String, String) {
-    let stat = fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    let number = stat.split(' ').next().unwrap_or_default();
-    // The name, in parentheses, may have any bytes; the state that follows is field 3.
-    let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    (number.to_owned(), rest.split(' ').nth(22 - 3).unwrap_or_default().to_owned())
+/// Returns the start time of a process; 0 if there is none.
+fn started(pid: i32) -> u64 {
+    Stat::of_process(pid).map_or(0, |stat| stat.start)
 }
 
 /// nft cannot be used by this process.
@@ -199,10 +200,10 @@ mod tests {
         let line = format!("\tcomment \"{}\"", Maker::this_process());
         let maker = Maker::read(&line).unwrap();
         assert_eq!(maker, Maker::this_process());
-        assert_eq!(maker.number, std::process::id().to_string());
+        assert_eq!(maker.pid.cast_unsigned(), std::process::id());
         assert!(maker.lives());
-        assert!(!Maker { started: "1".to_owned(), ..maker }.lives());
-        assert_eq!(started("no-such-process"), (String::new(), String::new()));
+        assert!(!Maker { started: 1, ..maker }.lives());
+        assert_eq!(started(-1), 0);
         assert_eq!(Maker::read("\tchain local {"), None);
         assert_eq!(Maker::read("\tcomment \"process 7, started 9\""), None);
     }

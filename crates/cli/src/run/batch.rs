@@ -24,6 +24,7 @@ use tailwater_batch::proc::Process;
 use tailwater_batch::usage::{Account, Usage};
 use tailwater_batch::{Conditions, follow};
 use tailwater_host::BatchGroup;
+use tailwater_testbed::machine::core_list;
 use tailwater_testbed::note;
 
 use super::{find_program, wait};
@@ -146,9 +147,8 @@ fn cores(args: &BatchArgs, iokernel: &str) -> anyhow::Result<Vec<usize>> {
 pub fn lent_cores(iokernel: &str) -> anyhow::Result<Vec<usize>> {
     let statistics =
         query::statistics(iokernel).context("a batch job runs on the cores that an IOKernel lends")?;
-    let cores = statistics["iokernel"]["managed_cores"].as_array();
-    let cores = cores.context("the IOKernel does not say which cores it lends: it is of another version")?;
-    Ok(cores.iter().filter_map(|core| usize::try_from(core.as_u64()?).ok()).collect())
+    tailwater_testbed::statistics::lent_cores(&statistics)
+        .context("the IOKernel does not say which cores it lends: it is of another version")
 }
 
 /// Returns what a program is called.
@@ -166,11 +166,10 @@ fn name_of(pid: i32) -> anyhow::Result<String> {
 fn start(program: &[OsString], cores: &[usize], notice: Notice) -> anyhow::Result<()> {
     let (name, arguments) = program.split_first().context("no program is given")?;
     let file = find_program(name)?;
-    let list: Vec<String> = cores.iter().map(usize::to_string).collect();
     let mut command = Command::new("/proc/self/exe");
     command
         .arg0("tailwater")
-        .args(["batch-child", "--cores", &list.join(","), "--"])
+        .args(["batch-child", "--cores", &core_list(cores), "--"])
         .arg(file)
         .args(arguments);
     let supervisor = Supervisor::new().context("cannot supervise a batch job")?;

@@ -14,6 +14,7 @@ use serde_json::Value;
 use tailwater_testbed::clients::Place;
 use tailwater_testbed::machine::{cpu_set, usable_cores};
 use tailwater_testbed::note;
+use tailwater_testbed::statistics::lent_cores;
 
 use super::{find_program, wait};
 use crate::query;
@@ -53,10 +54,9 @@ pub fn run(iokernel: &str, program: &[OsString]) -> anyhow::Result<()> {
 /// # Errors
 /// If they are not there.
 pub fn cores_of(statistics: &Value) -> anyhow::Result<(usize, Vec<usize>)> {
-    let number = |value: &Value| usize::try_from(value.as_u64()?).ok();
-    let about = &statistics["iokernel"];
-    let lent = about["managed_cores"].as_array().map(|cores| cores.iter().filter_map(number).collect());
-    number(&about["iokernel_core"])
-        .zip(lent)
+    let polling = statistics["iokernel"]["iokernel_core"].as_u64();
+    polling
+        .and_then(|core| usize::try_from(core).ok())
+        .zip(lent_cores(statistics))
         .context("the IOKernel does not say which cores it uses: it is of another version")
 }

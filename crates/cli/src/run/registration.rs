@@ -21,6 +21,7 @@ use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use serde_json::Value;
 use tailwater_batch::{follow, proc};
 use tailwater_shm::layout::REGION_NAME;
+use tailwater_testbed::machine::core_list;
 
 use super::batch;
 use crate::query;
@@ -82,9 +83,9 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<()> {
     let lent = batch::lent_cores(&args.iokernel).unwrap_or_default();
     let place = match (lent.is_empty(), follow::keep_off(args.pid, &lent)) {
         (false, left) if left.iter().all(|core| !lent.contains(core)) => {
-            format!("kept off the lent cores {}, on {}", list(&lent), list(&left))
+            format!("kept off the lent cores {}, on {}", core_list(&lent), core_list(&left))
         }
-        (_, left) => format!("on cores {}", list(&left)),
+        (_, left) => format!("on cores {}", core_list(&left)),
     };
     // The program's own standard error; where it is closed the warning has no reader.
     let _ = writeln!(
@@ -96,11 +97,6 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<()> {
         args.pid
     );
     Ok(())
-}
-
-/// Returns cores as words.
-fn list(cores: &[usize]) -> String {
-    cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Returns this program as a watch with these arguments, without output that a reader of the

@@ -9,14 +9,12 @@
 //! |---|---|
 //! | [`watch`] | the connection to the IOKernel and its record of events |
 //! | [`collect`], [`cores`] | requests and tenancies of cores, made from events |
-//! | [`linux`] | what Linux does on the cores meanwhile |
 //! | [`stages`] | a request divided into stages |
 //! | [`report`], [`perfetto`] | the text and the JSON document made of them |
 //! | [`snapshots`], [`trigger`] | files written when something goes wrong, and what that is |
 
 pub mod collect;
 pub mod cores;
-mod linux;
 mod perfetto;
 mod report;
 mod snapshots;
@@ -39,10 +37,11 @@ use tailwater_workload::units::parse_duration_ns;
 
 use crate::{output, query};
 use collect::Collector;
-use linux::Linux;
 use report::Report;
+use tailwater_testbed::core_use::Linux;
 use tailwater_testbed::interrupt::{Interrupt, Interrupted};
 use tailwater_testbed::note;
+use tailwater_testbed::statistics::lent_cores;
 use trigger::Trigger;
 use watch::{Losses, Watch};
 
@@ -56,7 +55,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 const EVENTS: usize = 16_384;
 
 /// Maximum number of events read at the end: as many as the largest record holds.
-const LAST_EVENTS: usize = 1 << 21;
+pub const LAST_EVENTS: usize = 1 << 21;
 
 /// Slices of what Linux did that are kept of a trace: those of 5 s of 100,000 hand-offs a second on
 /// two cores.
@@ -169,9 +168,7 @@ fn look_back(args: &TraceArgs, ns: u64, collector: &mut Collector) -> anyhow::Re
 
 /// Begins to watch what Linux does on the lent cores, for files; prints why that is refused, once.
 fn watch_linux(statistics: &Value, most: usize) -> Option<Linux> {
-    let cores = statistics["iokernel"]["managed_cores"].as_array().into_iter().flatten();
-    let cores: Vec<u16> = cores.filter_map(|core| u16::try_from(core.as_u64()?).ok()).collect();
-    Linux::watch(&cores, most)
+    Linux::watch(&lent_cores(statistics).unwrap_or_default(), most)
         .map_err(|why| note!("what Linux does on lent cores is not in the file: {why}"))
         .ok()
 }

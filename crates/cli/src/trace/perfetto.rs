@@ -14,10 +14,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde_json::{Value, json};
 use tailwater_shm::trace::{Handoff, Who};
 use tailwater_shm::{Clock, Cycles};
+use tailwater_testbed::core_use::{Seen, Use};
 
 use super::collect::Collector;
 use super::cores::Tenancy;
-use super::linux::{Seen, Use};
 use super::stages::{Breakdown, Span, Stage};
 use super::watch::Names;
 

@@ -22,11 +22,11 @@ use anyhow::Context;
 use rustix::process::geteuid;
 use serde_json::{Value, json};
 use signal_hook::consts::SIGUSR2;
+use tailwater_testbed::core_use::Linux;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::note;
 
 use super::collect::Collector;
-use super::linux::Linux;
 use super::watch::Watch;
 use super::{TraceArgs, perfetto, watch_linux};
 use crate::query;

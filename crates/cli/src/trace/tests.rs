@@ -5,9 +5,9 @@ use serde_json::Value;
 use tailwater_shm::Clock;
 use tailwater_shm::trace::Written;
 use tailwater_shm::trace::{CoreStep, Event, Handoff, Step, Who};
+use tailwater_testbed::core_use::{Moment, Seen, Slice, Use};
 
 use super::collect::Collector;
-use super::linux::{Moment, Seen, Slice, Use};
 use super::perfetto;
 use super::report::Report;
 use super::stages::{Breakdown, Stage};

@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use serde_json::Value;
 use tailwater_iokernel::stats::BOUNDS_NS;
-use tailwater_testbed::statistics::{PROGRAM, alike, growth, quantile_ns};
+use tailwater_testbed::statistics::{CLASS, PROGRAM, alike, growth, quantile_ns};
 use tailwater_testbed::table::number;
 use tailwater_testbed::text::plain;
 use tailwater_workload::units::parse_duration_ns;
@@ -102,7 +102,7 @@ fn name(value: &Value) -> String {
 /// Returns how many requests of a class took too long, as `late of all class`; `None` if it met its
 /// target.
 fn missed(before: &Value, class: &Value) -> Option<String> {
-    let before = alike(before, class, &["name", "dispatcher"]);
+    let before = alike(before, class, CLASS);
     let grew = |key: &str| growth(&before[key], &class[key]);
     let (late, finished) = (grew("late"), grew("finished"));
     (late > MISSES * finished && late > 0.0)

@@ -14,6 +14,7 @@ use serde_json::Value;
 use tailwater_shm::trace::Handoff;
 use tailwater_shm::{Clock, Cycles};
 use tailwater_testbed::account::{Strangers, Taker, Tracepoints, takers};
+use tailwater_testbed::statistics::{lent_cores, place_of};
 
 use super::linux::{Waits, quota_of, stolen_ns, throttled_ns, waits};
 use super::verdict::{Cost, Evidence, Requests};
@@ -34,14 +35,13 @@ pub struct Look {
 impl Look {
     /// Looks at a program of an IOKernel with these statistics.
     pub fn new(document: &Value, program: &Value, tracepoints: &Tracepoints) -> Self {
-        let facts = &document["iokernel"];
-        let cores = facts["managed_cores"].as_array().into_iter().flatten();
-        let cores =
-            cores.chain([&facts["iokernel_core"]]).filter_map(|core| u16::try_from(core.as_u64()?).ok());
+        let polling = document["iokernel"]["iokernel_core"].as_u64();
+        let mut cores: Vec<u16> = lent_cores(document).unwrap_or_default();
+        cores.extend(polling.and_then(|core| u16::try_from(core).ok()));
         Self {
             strangers: tracepoints.strangers(document),
             throttled: throttled_ns(program["pid"].as_i64().unwrap_or(-1)),
-            stolen: stolen_ns(&cores.collect::<Vec<_>>()),
+            stolen: stolen_ns(&cores),
         }
     }
 }
@@ -222,7 +222,7 @@ fn stolen(before: &Look, after: &Look) -> Cost {
 /// Enters the waits for holders that did not cede when they were asked.
 fn late(gathered: &Gathered, all: &[Taker], evidence: &mut Evidence) {
     let Gathered { program, collector, names, clock, .. } = gathered;
-    let id = program["id"].as_u64().and_then(|id| u32::try_from(id).ok()).unwrap_or(u32::MAX);
+    let id = place_of(program);
     let (mut for_it, mut bypassed_by) = (BTreeMap::<String, u64>::new(), BTreeMap::<String, u64>::new());
     let mut by_it = 0;
     let registered = names.registration(id, Cycles::MAX);

@@ -23,6 +23,7 @@ use serde_json::Value;
 use tailwater_shm::control::TraceRequest;
 use tailwater_testbed::account::Tracepoints;
 use tailwater_testbed::interrupt::Interrupt;
+use tailwater_testbed::statistics::place_of;
 use tailwater_workload::units::parse_duration_ns;
 
 use crate::trace::collect::Collector;
@@ -116,9 +117,8 @@ fn look_back(args: &WhyArgs, program: Value, ns: u64) -> anyhow::Result<Gathered
     watch.note_reach(ns);
     collector.keep_requests_to(&args.name, &watch.names);
     let (names, clock) = (watch.names.clone(), *watch.clock());
-    let place = program["id"].as_u64().and_then(|id| u32::try_from(id).ok()).unwrap_or(u32::MAX);
     // Before its registration it did nothing.
-    let registered = names.registration(place, watch.anchor()).map_or(0, |(began, _)| began);
+    let registered = names.registration(place_of(&program), watch.anchor()).map_or(0, |(began, _)| began);
     let lived_ns = clock.to_ns(watch.anchor().saturating_sub(registered));
     let time_ns = ns.min(watch.reach_ns()).min(lived_ns);
     Ok(Gathered { program, time_ns, seen: None, collector, names, clock })

@@ -76,18 +76,11 @@ impl Bed {
             return None;
         }
         let nft = installed("nft", "nftables")?;
-        let (here, there) = match (Namespace::new(), Namespace::new()) {
-            (Ok(here), Ok(there)) => (here, there),
-            (Err(why), _) | (_, Err(why)) => {
-                eprintln!("skipped: {why}");
-                return None;
-            }
-        };
+        let [here, there] = Namespace::pair(["lan0", "lan0"], 1)?;
         if let Some(why) = lacks(&here, &nft) {
             eprintln!("skipped: {why}");
             return None;
         }
-        here.join("lan0", &there, "lan0", 1);
         for (machine, number) in [(&here, 1), (&there, 2)] {
             machine.ip(&["addr", "add", &format!("192.168.77.{number}/24"), "dev", "lan0"]);
             machine.ip(&["addr", "add", &format!("fd00:1::{number}/64"), "dev", "lan0", "nodad"]);

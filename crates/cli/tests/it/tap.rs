@@ -27,11 +27,7 @@ fn another_machine_reaches_a_service_by_a_route_once_this_one_forwards() {
     if !works_here() || !is_installed("ping", "iputils-ping") {
         return;
     }
-    let (here, there) = match (Namespace::new(), Namespace::new()) {
-        (Ok(here), Ok(there)) => (here, there),
-        (Err(why), _) | (_, Err(why)) => return eprintln!("skipped: {why}"),
-    };
-    here.join("lan0", &there, "lan0", 1);
+    let Some([here, there]) = Namespace::pair(["lan0", "lan0"], 1) else { return };
     here.ip(&["addr", "add", "192.168.77.1/24", "dev", "lan0"]);
     there.ip(&["addr", "add", "192.168.77.2/24", "dev", "lan0"]);
     there.ip(&["route", "add", "10.77.0.0/16", "via", GATEWAY]);

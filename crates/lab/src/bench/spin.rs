@@ -1,23 +1,25 @@
-//! The spin service of several benchmarks: on an IOKernel of this process, whose port is the load
+//! The spin service of several benchmarks, on an IOKernel of this process, whose port is the load
 //! generator.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use tailwater_iokernel::Config;
+use tailwater_iokernel::port::Port;
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::Load;
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::child::{Service, Spec};
-use tailwater_testbed::cores::CorePlan;
+use tailwater_testbed::embedded::Embedded;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::port::Generator;
 use tailwater_testbed::program::{Prepared, Program};
-use tailwater_workload::{LoadSchedule, Rate};
+use tailwater_workload::{Figures, LoadSchedule, Rate};
 
-/// Its address, outside those that the IOKernel chooses.
-pub const IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
+/// The address of a single service, outside those that the IOKernel chooses.
+const IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 const PORT: u16 = 5000;
 
 /// Returns a testbed on this machine's cores; `solo` is how long a batch job runs alone.
@@ -25,8 +27,7 @@ const PORT: u16 = 5000;
 /// # Errors
 /// If there are too few cores, or signals cannot be caught.
 pub fn testbed(machine: &Machine, solo: Duration) -> anyhow::Result<Testbed> {
-    let cores = CorePlan::new(machine.usable_cores.clone())?;
-    Ok(Testbed { cores, interrupt: Arc::new(Interrupt::catch()?), solo, job: Vec::new() })
+    Testbed::new(machine.usable_cores.clone(), Arc::new(Interrupt::catch()?), solo)
 }
 
 /// Starts it at `ip`, with a kthread for each shared core, and `more` settings.
@@ -66,4 +67,50 @@ pub fn begin(
 ) -> anyhow::Result<Instant> {
     let load = Load { protocol: Arc::clone(&program.protocol), seed, preload: false };
     generator.begin(testbed, plan, &load, SocketAddrV4::new(ip, PORT))
+}
+
+/// An IOKernel with the generator as its port, and one service.
+pub struct Target<'a> {
+    pub testbed: &'a Testbed,
+    pub service: Service,
+    pub socket: String,
+    program: Program,
+    // Before the generator: it ends before its port has no other end.
+    iokernel: Embedded,
+    generator: Generator,
+}
+
+impl<'a> Target<'a> {
+    /// Starts an IOKernel, and the service with `more` settings.
+    ///
+    /// # Errors
+    /// If one of them does not start, or on a signal.
+    pub fn start(
+        testbed: &'a Testbed,
+        program: Program,
+        (config, ports, generator): (Config, Vec<Box<dyn Port>>, Generator),
+        more: &[(&'static str, &str)],
+    ) -> anyhow::Result<Self> {
+        let socket = config.socket.clone();
+        let iokernel = Embedded::with_ports(config, ports, Some(testbed.cores.usable.clone()))?;
+        let service = start(testbed, &program, (&socket, program.app, IP), more)?;
+        Ok(Self { testbed, service, socket, program, iokernel, generator })
+    }
+
+    /// Begins to send requests; returns when.
+    pub fn begin(&self, plan: &Plan) -> anyhow::Result<Instant> {
+        begin(self.testbed, &self.generator, &self.program, plan, (IP, 1))
+    }
+
+    /// Waits for the end of the requests.
+    pub fn finish(&self, plan: &Plan) -> anyhow::Result<Figures> {
+        Ok(self.generator.finish(self.testbed, plan)?.summary.figures())
+    }
+
+    /// Ends the service, then the IOKernel.
+    pub fn end(self) -> anyhow::Result<()> {
+        self.service.end()?;
+        drop(self.iokernel);
+        Ok(())
+    }
 }

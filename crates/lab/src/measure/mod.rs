@@ -108,8 +108,6 @@ pub fn run(args: &MeasureArgs) -> anyhow::Result<()> {
         args.machine.clone().unwrap_or_else(|| envelope::machine_name(&machine.cpu_model, machine.cores));
     let interrupt = Arc::new(Interrupt::catch()?);
     let folder = args.out.join(&machine_name);
-    let minutes = minutes(&list, args.quick);
-    note!("{machine}, commit {commit}: {} experiments, about {minutes:.0} minutes", list.len());
     let session = Session {
         commit: &commit,
         machine_name: &machine_name,
@@ -118,6 +116,9 @@ pub fn run(args: &MeasureArgs) -> anyhow::Result<()> {
         quick: args.quick,
         again: args.again,
     };
+    let left: Vec<&Experiment> = list.iter().filter(|experiment| !session.is_measured(experiment)).collect();
+    let (count, minutes) = (left.len(), minutes(left, args.quick));
+    note!("{machine}, commit {commit}: {count} of {} experiments, about {minutes:.0} minutes", list.len());
     let noise = if args.quick { QUICK_NOISE } else { NOISE };
     let mut hands = Hands {
         run: &mut |experiment, plan| {
@@ -153,9 +154,9 @@ fn print_list(list: &[Experiment], quick: bool) -> anyhow::Result<()> {
     Ok(writeln!(stdout(), "{table}{:.0} minutes in all", minutes(list, quick))?)
 }
 
-/// Returns how many minutes a session takes.
-fn minutes(list: &[Experiment], quick: bool) -> f64 {
-    list.iter().map(|experiment| experiment.plan(quick).seconds).sum::<f64>() / 60.0
+/// Returns how many minutes these experiments take.
+fn minutes<'a>(list: impl IntoIterator<Item = &'a Experiment>, quick: bool) -> f64 {
+    list.into_iter().map(|experiment| experiment.plan(quick).seconds).sum::<f64>() / 60.0
 }
 
 #[cfg(test)]

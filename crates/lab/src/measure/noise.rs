@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tailwater_testbed::Testbed;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
-use tailwater_testbed::{CorePlan, Testbed};
 
 use super::envelope::CoreNoise;
 
@@ -16,8 +16,8 @@ pub fn probe(
     interrupt: &Arc<Interrupt>,
     duration: Duration,
 ) -> anyhow::Result<Vec<CoreNoise>> {
-    let Ok(cores) = CorePlan::new(machine.usable_cores.clone()) else { return Ok(Vec::new()) };
-    let testbed = Testbed { cores, interrupt: Arc::clone(interrupt), solo: Duration::ZERO, job: Vec::new() };
+    let testbed = Testbed::new(machine.usable_cores.clone(), Arc::clone(interrupt), Duration::ZERO);
+    let Ok(testbed) = testbed else { return Ok(Vec::new()) };
     let probes = testbed.probe_noise(duration)?;
     Ok(probes.into_iter().map(|(core, probe)| CoreNoise::new(core, probe.gaps.figures())).collect())
 }

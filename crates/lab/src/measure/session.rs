@@ -79,7 +79,7 @@ impl Session<'_> {
     }
 
     /// Returns true if nothing is left to measure.
-    fn is_measured(&self, experiment: &Experiment) -> bool {
+    pub fn is_measured(&self, experiment: &Experiment) -> bool {
         !self.again && self.has_result(experiment)
     }
 

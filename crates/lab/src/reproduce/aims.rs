@@ -11,7 +11,6 @@
 use super::batch;
 use super::contest::{Contest, Point};
 use super::figure::Claim;
-use super::ratio::Between;
 
 /// The limit on the windowed p99.9, in microseconds.
 const LIMIT_US: f64 = 200.0;
@@ -42,7 +41,8 @@ fn times(contest: &Contest, panel: &str, [own, rival]: [&str; 2], generators_mos
         return Claim::not_comparable(&paper, format!("{rival} was not measured"));
     }
     let of = |curve: &str| {
-        let load = on_curve(contest, panel, curve);
+        let within = |point: &Point| point.tail_us().is_some_and(|tail| tail.median <= LIMIT_US);
+        let load = contest.between(panel, curve, within);
         let text = match load.at_most {
             at_most if load.at_least == 0.0 => format!("none of {at_most} {unit} or more"),
             at_most if at_most.is_infinite() => format!("{} {unit}, the highest tried", load.at_least),
@@ -56,22 +56,7 @@ fn times(contest: &Contest, panel: &str, [own, rival]: [&str; 2], generators_mos
         theirs.at_most = f64::INFINITY;
     }
     let ours = format!("highest of the loads tried within the limit: {own} {my_text}; {rival} {their_text}");
-    if mine.at_least >= AIM * theirs.at_most {
-        Claim::new(&paper, ours, true)
-    } else if mine.at_most <= AIM * theirs.at_least {
-        Claim::new(&paper, ours, false)
-    } else {
-        Claim::not_comparable(&paper, ours)
-    }
-}
-
-/// Returns the interval of loads in which a curve's highest load within the limit lies.
-fn on_curve(contest: &Contest, panel: &str, curve: &str) -> Between {
-    let within = |point: &Point| point.tail_us().is_some_and(|tail| tail.median <= LIMIT_US);
-    let at_least = contest.highest(panel, curve, within).map_or(0.0, |point| point.case.load);
-    let next =
-        contest.curve(panel, curve).into_iter().map(|point| point.case.load).find(|&load| load > at_least);
-    Between { at_least, at_most: next.unwrap_or(f64::INFINITY) }
+    Claim::judged(&paper, ours, mine.is_times(AIM, theirs))
 }
 
 #[cfg(test)]

@@ -84,7 +84,7 @@ fn judge(
         text(&less)
     );
     let decided = if equal_is_enough { !all.is_empty() } else { !(less.is_empty() && more.is_empty()) };
-    if decided { Claim::new(paper, ours, less.is_empty()) } else { Claim::not_comparable(paper, ours) }
+    Claim::judged(paper, ours, decided.then_some(less.is_empty()))
 }
 
 /// Returns the shares at the loads above `lowest` that `other` keeps up with.

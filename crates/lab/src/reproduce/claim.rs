@@ -57,6 +57,14 @@ impl Claim {
         Self { paper: paper.to_owned(), ours: why, verdict: Verdict::NotComparable, simulated: false }
     }
 
+    /// Returns a claim that holds or not, or of which the numbers leave that open.
+    pub fn judged(paper: &str, ours: String, holds: Option<bool>) -> Self {
+        match holds {
+            Some(holds) => Self::new(paper, ours, holds),
+            None => Self::not_comparable(paper, ours),
+        }
+    }
+
     /// Returns the same claim, on simulated numbers.
     #[must_use]
     pub fn simulated(self) -> Self {

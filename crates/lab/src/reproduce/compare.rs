@@ -68,10 +68,8 @@ pub fn more(
     let holds = own >= ratio * theirs;
     // A rival that is within the limit nowhere decides nothing, and loads beyond the highest one
     // tried are unknown.
-    if theirs == 0.0 || theirs >= most || (own >= most && !holds) {
-        return Claim::not_comparable(paper, ours);
-    }
-    Claim::new(paper, ours, holds)
+    let is_open = theirs == 0.0 || theirs >= most || (own >= most && !holds);
+    Claim::judged(paper, ours, (!is_open).then_some(holds))
 }
 
 #[cfg(test)]

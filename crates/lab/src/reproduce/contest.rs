@@ -11,6 +11,7 @@ use tailwater_loadgen::kernel_udp::Load;
 use tailwater_workload::{Figures, Rate, ServiceTime};
 
 use super::figure::{Claim, Context, Figure, Line, Outcome, Pace, Panel, Spread, Table, cell, draw, number};
+use super::ratio::Between;
 use super::rounds::in_turn;
 use tailwater_testbed::handoffs::{HandoffFigures, HandoffRecord};
 use tailwater_testbed::point::point;
@@ -300,6 +301,15 @@ impl Contest {
     /// `holds`, whether or not it does at lower loads.
     pub fn highest(&self, panel: &str, curve: &str, holds: impl Fn(&Point) -> bool) -> Option<&Point> {
         self.curve(panel, curve).into_iter().rfind(|point| !point.saturated() && holds(point))
+    }
+
+    /// Returns the interval in which a curve's [highest](Self::highest) load lies, up to the next
+    /// one that was tried.
+    pub fn between(&self, panel: &str, curve: &str, holds: impl Fn(&Point) -> bool) -> Between {
+        let at_least = self.highest(panel, curve, holds).map_or(0.0, |point| point.case.load);
+        let loads = self.curve(panel, curve).into_iter().map(|point| point.case.load);
+        let next = loads.into_iter().find(|&load| load > at_least);
+        Between { at_least, at_most: next.unwrap_or(f64::INFINITY) }
     }
 
     /// Titles of panels or names of curves, each once, in order of their first point.

@@ -113,12 +113,7 @@ impl Context {
         let ms = Duration::from_millis;
         let (solo, noise, length) =
             if self.options.quick { (ms(60), ms(200), ms(300)) } else { (ms(90), ms(1_000), ms(1_000)) };
-        let testbed = Testbed {
-            cores: CorePlan::new(self.machine.usable_cores.clone())?,
-            interrupt: Arc::clone(self.interrupt()?),
-            solo,
-            job: Vec::new(),
-        };
+        let testbed = Testbed::new(self.machine.usable_cores.clone(), Arc::clone(self.interrupt()?), solo)?;
         let probes = testbed.probe_noise(noise)?;
         let gaps = probes.iter().map(|(core, probe)| (*core, probe.gaps.figures())).collect();
         let mut traces = probes.into_iter().map(|(_, probe)| probe.stalls);

@@ -35,15 +35,8 @@ pub fn times(all: &[Highest], workload: &str, rival: &str, paper: &str, ratio: f
     let said = if theirs.load_rps() > 0.0 { format!(", {} times", number(times)) } else { String::new() };
     let ours = format!("{} requests/s, {rival} {}{said}", of(own), of(theirs));
     let confirmed = own.found.bound != Bound::Trials;
-    let (own, theirs) = (between(own), between(theirs));
-    // A rival without a known load decides nothing, nor does a ratio to a load of at least 0.
-    if confirmed && theirs.at_most > 0.0 && own.at_least >= ratio * theirs.at_most {
-        Claim::new(paper, ours, true)
-    } else if theirs.at_least > 0.0 && own.at_most < ratio * theirs.at_least {
-        Claim::new(paper, ours, false)
-    } else {
-        Claim::not_comparable(paper, ours)
-    }
+    let holds = between(own).is_times(ratio, between(theirs));
+    Claim::judged(paper, ours, holds.filter(|holds| confirmed || !holds))
 }
 
 /// The interval in which a program's highest load lies, in the unit of the loads.
@@ -51,6 +44,18 @@ pub fn times(all: &[Highest], workload: &str, rival: &str, paper: &str, ratio: f
 pub struct Between {
     pub at_least: f64,
     pub at_most: f64,
+}
+
+impl Between {
+    /// Returns whether this load is at least `ratio` times another; `None` if it is for some loads
+    /// of the intervals only. One without a known load decides nothing.
+    pub fn is_times(self, ratio: f64, other: Self) -> Option<bool> {
+        if other.at_most > 0.0 && self.at_least >= ratio * other.at_most {
+            Some(true)
+        } else {
+            (other.at_least > 0.0 && self.at_most <= ratio * other.at_least).then_some(false)
+        }
+    }
 }
 
 /// Returns the interval that a search gives.

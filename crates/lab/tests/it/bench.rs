@@ -85,7 +85,7 @@ fn an_exclusive_thread_is_alone_or_the_machine_is_too_small() {
     let figures = &report["exclusive"];
     assert_eq!((&figures["other_user_threads"], &figures["kept_off"]), (&0.into(), &false.into()), "{shown}");
     assert!(figures["looks"].as_u64() > Some(0) && figures["seconds"].as_f64() >= Some(1.0), "{shown}");
-    // Either all figures of the scheduler's trace are there, or why none is.
+    // Either all figures of Linux's tracepoints are there, or why none is.
     let traced =
         ["ordinary_switches", "ordinary_ns", "kernel_switches"].map(|key| figures.get(key).is_some());
     assert!(traced == [true; 3] || (traced == [false; 3] && shown.contains("not counted: ")), "{shown}");

@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use tailwater_batch::proc::Stat;
+use tailwater_batch::proc::{self, Stat};
 use tailwater_iokernel::Config;
 
 /// A client that Linux may put on a lent core.
@@ -26,8 +26,7 @@ pub fn on(config: &Config, lent: &[usize]) -> Vec<Client> {
     if sockets.is_empty() {
         return Vec::new();
     }
-    let pids = fs::read_dir("/proc").into_iter().flatten().flatten();
-    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    let pids = proc::numbers("/proc").into_iter();
     let clients = pids.filter(|&pid| holds_one(pid, &sockets)).filter_map(|pid| {
         let cores = allowed(pid).into_iter().filter(|core| lent.contains(core)).collect::<Vec<_>>();
         let name = Stat::of_process(pid)?.name;
@@ -87,9 +86,9 @@ fn holds_one(pid: i32, sockets: &BTreeSet<u64>) -> bool {
 
 /// Returns the cores that any thread of a process may use.
 fn allowed(pid: i32) -> BTreeSet<usize> {
-    let threads = fs::read_dir(format!("/proc/{pid}/task")).into_iter().flatten().flatten();
-    threads
-        .filter_map(|thread| fs::read_to_string(thread.path().join("status")).ok())
+    proc::threads(pid)
+        .into_iter()
+        .filter_map(|thread| fs::read_to_string(format!("/proc/{pid}/task/{thread}/status")).ok())
         .filter_map(|status| {
             let list = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
             Some(tailwater_host::parse_list(list))

@@ -15,7 +15,6 @@ use serde::Serialize;
 use tailwater_loadgen::Measurement;
 use tailwater_loadgen::ideal::{self, Cores};
 use tailwater_testbed::bed::Testbed;
-use tailwater_testbed::cores::CorePlan;
 use tailwater_testbed::handoffs::HandoffRecord;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
@@ -54,8 +53,7 @@ struct Way {
 
 /// Measures so many rounds.
 pub fn measure(machine: &Machine, interrupt: Arc<Interrupt>, rounds: u16) -> anyhow::Result<Figures> {
-    let cores = CorePlan::new(machine.usable_cores.clone())?;
-    let testbed = Testbed { cores, interrupt, solo: SOLO, job: Vec::new() };
+    let testbed = Testbed::new(machine.usable_cores.clone(), interrupt, SOLO)?;
     let speed = testbed.calibrate()?;
     let cores = testbed.cores.managed.len();
     let plan = spin::plan(SERVICE, LOAD * CORE_RPS * cores as f64, WARM_UP, LENGTH)?;

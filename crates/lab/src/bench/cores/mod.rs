@@ -70,7 +70,7 @@ with background threads. batch_share: the job's rate over its rate alone; p50_us
 ideal_p50_us: the median latency, that of the server without the job, and that of a queue without
 overheads; ideal_share: what such a queue leaves.
 exclusive: what else ran on the core of an exclusive thread, beside other user threads and an
-ordinary program that computes on all cores: other_user_threads, and by the scheduler's trace, as
+ordinary program that computes on all cores: other_user_threads, and by Linux's tracepoints, as
 root, ordinary_switches, ordinary_ns and kernel_switches; core_moves of the thread. --keep-off keeps
 ordinary threads off its core; kernel threads and interrupts of that core remain.
 

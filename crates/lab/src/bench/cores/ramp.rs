@@ -18,7 +18,6 @@ use serde::Serialize;
 use tailwater_loadgen::Plan;
 use tailwater_testbed::account::Shares;
 use tailwater_testbed::bed::{START_TIMEOUT, Testbed};
-use tailwater_testbed::cores::CorePlan;
 use tailwater_testbed::handoffs::HandoffRecord;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
@@ -95,8 +94,7 @@ pub fn measure(
     rounds: u16,
     length: Duration,
 ) -> anyhow::Result<Ramps> {
-    let cores = CorePlan::new(machine.usable_cores.clone())?;
-    let testbed = Testbed { cores, interrupt, solo: SOLO, job: Vec::new() };
+    let testbed = Testbed::new(machine.usable_cores.clone(), interrupt, SOLO)?;
     let speed = testbed.calibrate()?;
     let cores = testbed.cores.managed.len() as f64;
     let point = |plan: &Plan, seed, setting| {

@@ -9,7 +9,6 @@ use std::time::Duration;
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp;
 use tailwater_testbed::bed::Testbed;
-use tailwater_testbed::cores::CorePlan;
 use tailwater_testbed::handoffs::HandoffRecord;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine;
@@ -88,8 +87,7 @@ impl Bench {
     /// # Errors
     /// If there are too few cores, or on a signal.
     pub fn new(interrupt: Arc<Interrupt>) -> anyhow::Result<Self> {
-        let cores = CorePlan::new(machine::usable_cores())?;
-        let testbed = Testbed { cores, interrupt, solo: SOLO, job: Vec::new() };
+        let testbed = Testbed::new(machine::usable_cores(), interrupt, SOLO)?;
         Ok(Self { speed: testbed.calibrate()?, testbed })
     }
 

@@ -17,18 +17,20 @@ use anyhow::Context;
 use clap::Args;
 use rustix::time::{ClockId, clock_gettime};
 use serde::{Deserialize, Serialize};
+use tailwater_batch::proc::Stat;
 use tailwater_loadgen::protocol::Medium;
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::child::Service;
-use tailwater_testbed::embedded::{Embedded, lending};
+use tailwater_testbed::embedded::lending;
 use tailwater_testbed::machine::Machine;
-use tailwater_testbed::port::{self, GENERATOR_IP, Generator};
+use tailwater_testbed::port::{self, GENERATOR_IP};
 use tailwater_testbed::program::Program;
 use tailwater_testbed::progress;
 use tailwater_testbed::table::{Table, number};
 use tailwater_testbed::unannounced::Unannounced;
 
-use super::{medians, spin};
+use super::medians;
+use super::spin::{self, Target};
 
 /// Loads as fractions of the managed cores, each with the largest fraction of all cores that it may
 /// keep busy. Under the last one queues grow without bound, so its latency is not judged.
@@ -41,9 +43,6 @@ const SERVICE: &str = "exp:10us";
 const CORE_RPS: f64 = 100_000.0;
 /// First part of each measurement, which is not counted.
 const WARM_UP: Duration = Duration::from_millis(500);
-/// Unit of process times in /proc, in nanoseconds: USER_HZ is 100 on every Linux machine that the
-/// project supports (proc_pid_stat(5)).
-const TICK_NS: u64 = 10_000_000;
 
 /// Measure how much processor time a service takes by its load, and what sleeping costs in latency
 #[derive(Debug, Clone, Args)]
@@ -117,11 +116,11 @@ pub fn run(args: &EnergyArgs, machine: &Machine) -> anyhow::Result<Report> {
         for turn in 0..WAYS.len() {
             let at = if round % 2 == 0 { turn } else { WAYS.len() - 1 - turn };
             let way = WAYS[at];
-            let target = Target::start(&testbed, speed, way)?;
+            let target = start(&testbed, speed, way)?;
             for (&(load, _), seen) in LOADS.iter().zip(&mut seen) {
-                seen[at].push(target.measure(load, counted)?);
+                seen[at].push(measure(&target, load, counted)?);
             }
-            target.service.end()?;
+            target.end()?;
         }
     }
     let row = |(&(load, busy_bar), [sleeping, unannounced, polling]): (&_, &[Vec<Figures>; WAYS.len()])| {
@@ -147,78 +146,55 @@ impl Row {
     }
 }
 
-/// An IOKernel with the generator as its port, and the service.
-struct Target<'a> {
-    testbed: &'a Testbed,
-    service: Service,
-    program: Program,
-    _iokernel: Embedded,
-    generator: Generator,
+/// Starts an IOKernel and the service in one of the ways.
+fn start(testbed: &Testbed, speed: u64, way: Way) -> anyhow::Result<Target<'_>> {
+    let (mut port, generator) = port::port(Medium::Datagram, GENERATOR_IP)?;
+    if let Way::Unannounced = way {
+        port = Box::new(Unannounced::new(port)?);
+    }
+    let socket = format!("@tailwater-energy-{}", std::process::id());
+    let mut config = lending(&socket, testbed.cores.polling, &testbed.cores.managed);
+    let mut settings: &[_] = &[];
+    if let Way::Polling = way {
+        config.idle_sleep_us = 0;
+        settings = &[("TAILWATER_IDLE_TIMEOUT_US", "0")];
+    }
+    let program = Program::spin(speed, SERVICE.parse()?);
+    Target::start(testbed, program, (config, vec![port], generator), settings)
 }
 
-impl<'a> Target<'a> {
-    fn start(testbed: &'a Testbed, speed: u64, way: Way) -> anyhow::Result<Self> {
-        let (mut port, generator) = port::port(Medium::Datagram, GENERATOR_IP)?;
-        if let Way::Unannounced = way {
-            port = Box::new(Unannounced::new(port)?);
-        }
-        let cores = &testbed.cores;
-        let socket = format!("@tailwater-energy-{}", std::process::id());
-        let mut config = lending(&socket, cores.polling, &cores.managed);
-        let mut settings: &[_] = &[];
-        if let Way::Polling = way {
-            config.idle_sleep_us = 0;
-            settings = &[("TAILWATER_IDLE_TIMEOUT_US", "0")];
-        }
-        let iokernel = Embedded::start(config, port, Some(cores.usable.clone()))?;
-        let program = Program::spin(speed, SERVICE.parse()?);
-        let service = spin::start(testbed, &program, (&socket, program.app, spin::IP), settings)?;
-        Ok(Self { testbed, service, program, _iokernel: iokernel, generator })
+/// Measures at a fraction of the managed cores.
+fn measure(target: &Target<'_>, load: f64, counted: Duration) -> anyhow::Result<Figures> {
+    if load == 0.0 {
+        let busy = busy_from(target, Instant::now() + WARM_UP, counted)?;
+        return Ok(Figures { busy, p50_us: None, p99_us: None });
     }
-
-    /// Measures at a fraction of the managed cores.
-    fn measure(&self, load: f64, counted: Duration) -> anyhow::Result<Figures> {
-        if load == 0.0 {
-            let busy = self.busy_from(Instant::now() + WARM_UP, counted)?;
-            return Ok(Figures { busy, p50_us: None, p99_us: None });
-        }
-        let rps = load * CORE_RPS * self.testbed.cores.managed.len() as f64;
-        let plan = spin::plan(SERVICE, rps, WARM_UP, counted)?;
-        let began = spin::begin(self.testbed, &self.generator, &self.program, &plan, (spin::IP, 1))?;
-        let busy = self.busy_from(began + WARM_UP, counted)?;
-        let figures = self.generator.finish(self.testbed, &plan)?.summary.figures();
-        Ok(Figures { busy, p50_us: figures.p50_us, p99_us: figures.p99_us })
-    }
-
-    /// Returns the fraction of all cores that is busy from `from` on, if it was observed for at
-    /// least half of the time.
-    fn busy_from(&self, from: Instant, counted: Duration) -> anyhow::Result<Option<f64>> {
-        let interrupt = &self.testbed.interrupt;
-        interrupt.sleep_until(from)?;
-        let (begin, before) = (Instant::now(), self.cpu_ns()?);
-        interrupt.sleep_until(from + counted)?;
-        let (elapsed, after) = (begin.elapsed(), self.cpu_ns()?);
-        let cores = 1 + self.testbed.cores.managed.len();
-        let busy = after.saturating_sub(before) as f64 / elapsed.as_nanos() as f64 / cores as f64;
-        Ok((elapsed * 2 >= counted).then_some(busy))
-    }
-
-    /// Returns the processor time of this process and of the service.
-    fn cpu_ns(&self) -> anyhow::Result<u64> {
-        let own = clock_gettime(ClockId::ProcessCPUTime);
-        let path = format!("/proc/{}/stat", self.service.id());
-        let stat = std::fs::read_to_string(&path).with_context(|| format!("cannot read {path}"))?;
-        let ticks = ticks_of(&stat).with_context(|| format!("{path} has an unknown form: {stat}"))?;
-        Ok(own.tv_sec as u64 * 1_000_000_000 + own.tv_nsec as u64 + ticks * TICK_NS)
-    }
+    let rps = load * CORE_RPS * target.testbed.cores.managed.len() as f64;
+    let plan = spin::plan(SERVICE, rps, WARM_UP, counted)?;
+    let began = target.begin(&plan)?;
+    let busy = busy_from(target, began + WARM_UP, counted)?;
+    let figures = target.finish(&plan)?;
+    Ok(Figures { busy, p50_us: figures.p50_us, p99_us: figures.p99_us })
 }
 
-/// Returns the processor time in a line of `/proc/PID/stat`: fields 14 and 15, `utime` and `stime`.
-fn ticks_of(stat: &str) -> Option<u64> {
-    // The second field is the program's name in parentheses, which may contain any character.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
-    let mut field = || fields.next()?.parse::<u64>().ok();
-    Some(field()? + field()?)
+/// Returns the fraction of all cores that is busy from `from` on, if it was observed for at least
+/// half of the time.
+fn busy_from(target: &Target<'_>, from: Instant, counted: Duration) -> anyhow::Result<Option<f64>> {
+    let interrupt = &target.testbed.interrupt;
+    interrupt.sleep_until(from)?;
+    let (begin, before) = (Instant::now(), cpu_ns(&target.service)?);
+    interrupt.sleep_until(from + counted)?;
+    let (elapsed, after) = (begin.elapsed(), cpu_ns(&target.service)?);
+    let cores = 1 + target.testbed.cores.managed.len();
+    let busy = after.saturating_sub(before) as f64 / elapsed.as_nanos() as f64 / cores as f64;
+    Ok((elapsed * 2 >= counted).then_some(busy))
+}
+
+/// Returns the processor time of this process and of the service.
+fn cpu_ns(service: &Service) -> anyhow::Result<u64> {
+    let own = clock_gettime(ClockId::ProcessCPUTime);
+    let stat = Stat::of_process(service.id().cast_signed()).context("the service has ended")?;
+    Ok(own.tv_sec as u64 * 1_000_000_000 + own.tv_nsec as u64 + stat.process_ns)
 }
 
 fn describe(report: &Report) -> String {
@@ -246,13 +222,6 @@ fn describe(report: &Report) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn processor_time_is_read_behind_any_name() {
-        let stat = "7 (a ) b) S 1 7 7 0 -1 4194560 1 2 3 4 250 33 0 0 20 0 3 0 99";
-        assert_eq!(ticks_of(stat), Some(283));
-        assert_eq!(ticks_of("7 (a) S 1"), None);
-    }
 
     #[test]
     fn both_bars_must_be_met_and_lost_answers_meet_none() {

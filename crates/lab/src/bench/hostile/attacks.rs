@@ -17,7 +17,8 @@ use tailwater_loadgen::Plan;
 use tailwater_testbed::note;
 use tailwater_testbed::table::{Table, number};
 
-use super::{Latency, MOST_P50, REACTION, RPS, Target};
+use super::{Latency, MOST_P50, REACTION, RPS, latency};
+use crate::bench::spin::Target;
 
 /// Number of users of attackers that come back as another one.
 pub(super) const FRESH_USERS: u32 = 1_000;
@@ -41,7 +42,7 @@ pub(super) struct Attacked {
 }
 
 /// Measures the service beside each of these attackers.
-pub(super) fn measure(target: &Target, attacks: &[Attack], plan: &Plan) -> anyhow::Result<Vec<Attacked>> {
+pub(super) fn measure(target: &Target<'_>, attacks: &[Attack], plan: &Plan) -> anyhow::Result<Vec<Attacked>> {
     let mut measured = Vec::new();
     let users = AtomicU32::new(0);
     for &attack in attacks {
@@ -58,8 +59,8 @@ pub(super) fn measure(target: &Target, attacks: &[Attack], plan: &Plan) -> anyho
     Ok(measured)
 }
 
-fn beside_one_user(target: &Target, attack: Attack, plan: &Plan) -> anyhow::Result<Attacked> {
-    let before = target.latency(plan)?;
+fn beside_one_user(target: &Target<'_>, attack: Attack, plan: &Plan) -> anyhow::Result<Attacked> {
+    let before = latency(target, plan)?;
     let attacker = start(&target.socket, attack, attack.user()).map_err(anyhow::Error::msg)?;
     let (during, attack_share) = beside(target, plan, || attacker.attacked_for())?;
     Ok(Attacked::new(attack, false, (before, during), attack_share, attacker.expulsions()))
@@ -67,12 +68,12 @@ fn beside_one_user(target: &Target, attack: Attack, plan: &Plan) -> anyhow::Resu
 
 /// As [`beside_one_user`], with users from this number on.
 fn beside_fresh_users(
-    target: &Target,
+    target: &Target<'_>,
     attack: Attack,
     users: &AtomicU32,
     plan: &Plan,
 ) -> anyhow::Result<Attacked> {
-    let before = target.latency(plan)?;
+    let before = latency(target, plan)?;
     let (turns, stop) = (Mutex::new(Turns::default()), AtomicBool::new(false));
     let socket = target.socket.as_str();
     std::thread::scope(|scope| {
@@ -87,14 +88,14 @@ fn beside_fresh_users(
 
 /// Measures the service beside an attacker that attacks, once the IOKernel has had its time.
 fn beside(
-    target: &Target,
+    target: &Target<'_>,
     plan: &Plan,
     attacked_for: impl Fn() -> Duration,
 ) -> anyhow::Result<(Latency, f64)> {
     target.testbed.interrupt.sleep_until(Instant::now() + REACTION)?;
     let (began, before) = (Instant::now(), attacked_for());
     // Without a warm-up: all that the attack does from here on counts.
-    let during = target.latency(&Plan { warm_up_ns: 0, ..plan.clone() })?;
+    let during = latency(target, &Plan { warm_up_ns: 0, ..plan.clone() })?;
     let attacked = attacked_for().saturating_sub(before);
     Ok((during, attacked.as_secs_f64() / began.elapsed().as_secs_f64()))
 }

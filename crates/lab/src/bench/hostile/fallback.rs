@@ -19,6 +19,7 @@ use tailwater_testbed::bed::START_TIMEOUT;
 use tailwater_testbed::child::{ChildProcess, Spec};
 use tailwater_testbed::cores::CorePlan;
 use tailwater_testbed::interrupt::Interrupt;
+use tailwater_testbed::machine::core_list;
 use tailwater_testbed::table::{Table, number};
 
 use super::restart::{expect_ready, settings, start_iokernel};
@@ -130,8 +131,7 @@ struct Bed {
 
 impl Bed {
     fn start(cores: &CorePlan, interrupt: &Interrupt) -> anyhow::Result<Self> {
-        let managed: Vec<String> = cores.managed.iter().map(usize::to_string).collect();
-        let cores = [cores.polling.to_string(), managed.join(",")];
+        let cores = [cores.polling.to_string(), core_list(&cores.managed)];
         let socket = format!("@tailwater-fallback-{}", std::process::id());
         let mut iokernel = start_iokernel(&socket, &cores, false)?;
         expect_ready(&mut iokernel, interrupt)?;

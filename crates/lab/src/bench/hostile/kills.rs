@@ -14,7 +14,8 @@ use tailwater_iokernel_testing::child::{RawChild, Role};
 use tailwater_loadgen::Plan;
 use tailwater_testbed::note;
 
-use super::{Latency, MOST_P50, Target};
+use super::{Latency, MOST_P50, latency};
+use crate::bench::spin::Target;
 
 /// Number of programs.
 const TIMES: u32 = 1_000;
@@ -51,17 +52,17 @@ impl Kills {
 }
 
 /// Measures the service before, while and after programs are killed.
-pub(super) fn measure(target: &Target, plan: &Plan) -> anyhow::Result<Kills> {
-    let before = target.latency(plan)?;
+pub(super) fn measure(target: &Target<'_>, plan: &Plan) -> anyhow::Result<Kills> {
+    let before = latency(target, plan)?;
     let meanwhile = &Plan { warm_up_ns: 0, ..plan.clone() };
     let (socket, stop) = (target.socket.as_str(), AtomicBool::new(false));
     let (during, seconds) = std::thread::scope(|scope| -> anyhow::Result<_> {
         let killer = scope.spawn(|| kill_all(socket, &stop));
-        let mut during = target.latency(meanwhile);
+        let mut during = latency(target, meanwhile);
         while !killer.is_finished()
             && let Ok(so_far) = during
         {
-            during = target.latency(meanwhile).map(|latency| worst(so_far, latency));
+            during = latency(target, meanwhile).map(|later| worst(so_far, later));
         }
         if during.is_err() {
             stop.store(true, Ordering::Relaxed);
@@ -70,7 +71,7 @@ pub(super) fn measure(target: &Target, plan: &Plan) -> anyhow::Result<Kills> {
             killer.join().map_err(|_| anyhow::anyhow!("the thread that kills programs panicked"))?;
         Ok((during?, seconds?))
     })?;
-    let after = target.latency(plan)?;
+    let after = latency(target, plan)?;
     note!("{TIMES} programs killed in {seconds:.1} s");
     let harmless = during.is_harmless_after(before);
     Ok(Kills { times: TIMES, before, during, after, seconds, harmless })

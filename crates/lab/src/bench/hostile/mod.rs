@@ -21,16 +21,15 @@ use tailwater_loadgen::Plan;
 use tailwater_loadgen::protocol::Medium;
 use tailwater_shm::control::Class;
 use tailwater_testbed::bed::Testbed;
-use tailwater_testbed::child::Service;
 use tailwater_testbed::cores::CorePlan;
-use tailwater_testbed::embedded::Embedded;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::Machine;
 use tailwater_testbed::note;
-use tailwater_testbed::port::{self, GENERATOR_IP, Generator};
+use tailwater_testbed::port::{self, GENERATOR_IP};
 use tailwater_testbed::program::Program;
+use tailwater_workload::Figures;
 
-use super::spin;
+use super::spin::{self, Target};
 
 mod attacks;
 mod fallback;
@@ -145,10 +144,9 @@ pub fn run(args: &HostileArgs, machine: &Machine) -> anyhow::Result<Report> {
     let wants = |part| args.only.is_empty() || args.only.contains(&part);
     let mut report = Report::default();
     if wants(Part::Attacks) || wants(Part::Kills) {
-        let (cores, interrupt) = (cores.clone(), Arc::clone(&interrupt));
-        let testbed = Testbed { cores, interrupt, solo: Duration::ZERO, job: Vec::new() };
+        let testbed = Testbed::new(machine.usable_cores.clone(), Arc::clone(&interrupt), Duration::ZERO)?;
         let speed = testbed.calibrate()?;
-        let target = Target::start(testbed, speed, None)?;
+        let target = start(&testbed, speed, None)?;
         let plan = spin::plan(SERVICE, RPS, WARM_UP, Duration::from_secs(args.seconds))?;
         let all = if args.attack.is_empty() { &Attack::ALL[..] } else { &args.attack };
         let (with_tap, others): (Vec<Attack>, Vec<Attack>) =
@@ -157,10 +155,10 @@ pub fn run(args: &HostileArgs, machine: &Machine) -> anyhow::Result<Report> {
             report.attacks = attacks::measure(&target, &others, &plan)?;
         }
         report.kills = wants(Part::Kills).then(|| kills::measure(&target, &plan)).transpose()?;
-        let testbed = target.end()?;
+        target.end()?;
         if wants(Part::Attacks) && !with_tap.is_empty() {
             // Reading the device costs the polling thread time, so the others are without it.
-            match Target::start(testbed, speed, Some(Box::new(TapPort::new(UPLINK, UPLINK_IP)))) {
+            match start(&testbed, speed, Some(Box::new(TapPort::new(UPLINK, UPLINK_IP)))) {
                 Ok(target) => {
                     report.attacks.extend(attacks::measure(&target, &with_tap, &plan)?);
                     target.end()?;
@@ -183,59 +181,32 @@ pub fn run(args: &HostileArgs, machine: &Machine) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// An IOKernel with the generator as its port, and the service.
-struct Target {
-    testbed: Testbed,
-    service: Service,
-    program: Program,
-    iokernel: Embedded,
-    socket: String,
-    generator: Generator,
+/// Starts an IOKernel, with another port beside the generator, and the service.
+fn start(testbed: &Testbed, speed: u64, uplink: Option<Box<dyn Port>>) -> anyhow::Result<Target<'_>> {
+    let (port, generator) = port::port(Medium::Datagram, GENERATOR_IP)?;
+    let users = Attack::ALL.map(Attack::user).into_iter();
+    let users = users.chain((0..FRESH_USERS).map(Attack::fresh_user)).map(Account::Number).collect();
+    let config = Config {
+        socket: format!("@tailwater-hostile-{}", std::process::id()),
+        iokernel_core: Some(testbed.cores.polling as u16),
+        managed_cores: Some(testbed.cores.managed.iter().map(|&core| core as u16).collect()),
+        grant: vec![Grant {
+            users,
+            kthreads: MANY_KTHREADS,
+            classes: vec![Class::BestEffort, Class::LatencyCritical],
+            ..Grant::default()
+        }],
+        ..Config::default()
+    };
+    let ports = [port].into_iter().chain(uplink).collect();
+    Target::start(testbed, Program::spin(speed, SERVICE.parse()?), (config, ports, generator), &[])
 }
 
-impl Target {
-    fn start(testbed: Testbed, speed: u64, uplink: Option<Box<dyn Port>>) -> anyhow::Result<Self> {
-        let (port, generator) = port::port(Medium::Datagram, GENERATOR_IP)?;
-        let cores = &testbed.cores;
-        let socket = format!("@tailwater-hostile-{}", std::process::id());
-        let users = Attack::ALL.map(Attack::user).into_iter();
-        let users = users.chain((0..FRESH_USERS).map(Attack::fresh_user)).map(Account::Number).collect();
-        let config = Config {
-            socket: socket.clone(),
-            iokernel_core: Some(cores.polling as u16),
-            managed_cores: Some(cores.managed.iter().map(|&core| core as u16).collect()),
-            grant: vec![Grant {
-                users,
-                kthreads: MANY_KTHREADS,
-                classes: vec![Class::BestEffort, Class::LatencyCritical],
-                ..Grant::default()
-            }],
-            ..Config::default()
-        };
-        let ports = [port].into_iter().chain(uplink).collect();
-        let iokernel = Embedded::with_ports(config, ports, Some(cores.usable.clone()))?;
-        let program = Program::spin(speed, SERVICE.parse()?);
-        let service = spin::start(&testbed, &program, (&socket, program.app, spin::IP), &[])?;
-        Ok(Self { testbed, service, program, iokernel, socket, generator })
-    }
-
-    /// Ends the service and the IOKernel.
-    fn end(self) -> anyhow::Result<Testbed> {
-        self.service.end()?;
-        drop(self.iokernel);
-        Ok(self.testbed)
-    }
-
-    fn latency(&self, plan: &Plan) -> anyhow::Result<Latency> {
-        spin::begin(&self.testbed, &self.generator, &self.program, plan, (spin::IP, 1))?;
-        let figures = self.generator.finish(&self.testbed, plan)?.summary.figures();
-        Ok(Latency {
-            p50_us: figures.p50_us,
-            p99_us: figures.p99_us,
-            win_p999_us: figures.win_p999_us,
-            lost: figures.lost,
-        })
-    }
+/// Measures the service.
+fn latency(target: &Target<'_>, plan: &Plan) -> anyhow::Result<Latency> {
+    target.begin(plan)?;
+    let Figures { p50_us, p99_us, win_p999_us, lost, .. } = target.finish(plan)?;
+    Ok(Latency { p50_us, p99_us, win_p999_us, lost })
 }
 
 fn describe(report: &Report) -> String {

@@ -7,6 +7,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use tailwater_batch::proc::{thread_ns, threads};
 use tailwater_iokernel::Config;
 use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::port::{Attachment, memory};
@@ -70,14 +71,10 @@ fn percent(used: Duration, began: Instant) -> f64 {
 
 /// Returns the processor time of a process's threads.
 fn processor_time(process: u32) -> anyhow::Result<Duration> {
-    let tasks = std::fs::read_dir(format!("/proc/{process}/task")).context("the process has ended")?;
-    // proc_pid_schedstat: the first field is in nanoseconds.
-    let time = |path: std::path::PathBuf| -> Option<u64> {
-        std::fs::read_to_string(path.join("schedstat")).ok()?.split(' ').next()?.parse().ok()
-    };
-    let times: Vec<u64> = tasks.flatten().filter_map(|task| time(task.path())).collect();
-    anyhow::ensure!(!times.is_empty(), "Linux keeps no account of the processor time of threads");
-    Ok(Duration::from_nanos(times.iter().sum()))
+    let process = process.cast_signed();
+    let times = threads(process).into_iter().filter_map(|thread| thread_ns(process, thread));
+    let ns = times.reduce(|all, one| all + one);
+    Ok(Duration::from_nanos(ns.context("Linux keeps no account of the processor time of threads")?))
 }
 
 #[cfg(test)]

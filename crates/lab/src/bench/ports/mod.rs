@@ -21,6 +21,7 @@
 
 use std::io::{Write, stdout};
 use std::net::{Ipv4Addr, SocketAddrV4, TcpListener};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -30,9 +31,8 @@ use serde::de::DeserializeOwned;
 use tailwater_iokernel::port::Port;
 use tailwater_iokernel::port::tap::{TapPort, TapSpec};
 use tailwater_iokernel::port::xdp::XdpPort;
-use tailwater_loadgen::clock::Clock;
-use tailwater_loadgen::noise::{Gaps, probe};
-use tailwater_loadgen::pin::PinnedThread;
+use tailwater_loadgen::noise::Gaps;
+use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::child::{ChildProcess, Spec};
 use tailwater_testbed::clients::Place;
 use tailwater_testbed::embedded::{Embedded, lending};
@@ -132,7 +132,8 @@ struct Round {
 /// signal.
 pub fn run(args: &PortsArgs, machine: &Machine) -> Result<Report> {
     let [first, second, ..] = machine.usable_cores[..] else { anyhow::bail!("two cores are needed") };
-    let interrupt = Interrupt::catch()?;
+    let interrupt = Arc::new(Interrupt::catch()?);
+    let testbed = Testbed::new(vec![first, second], Arc::clone(&interrupt), Duration::ZERO)?;
     let terms = Terms {
         cores: [first, second],
         client_cores: match &args.client_cores[..] {
@@ -147,7 +148,9 @@ pub fn run(args: &PortsArgs, machine: &Machine) -> Result<Report> {
         args.variants.iter().map(|&variant| (variant, Vec::new())).collect();
     let mut host = terms.cores.map(|core| (core, Gaps::default()));
     for _ in progress::over("ports", 0..args.rounds) {
-        terms.probe(&mut host)?;
+        for ((_, gaps), (_, probe)) in host.iter_mut().zip(testbed.probe_noise(PROBE)?) {
+            gaps.merge(&probe.gaps);
+        }
         for (variant, measured) in &mut rounds {
             // A thread of its own, because its namespace is.
             let round = std::thread::scope(|scope| scope.spawn(|| terms.measure(*variant)).join());
@@ -171,26 +174,6 @@ struct Terms<'a> {
 }
 
 impl Terms<'_> {
-    /// Adds to `host` what its cores lose while nothing else runs.
-    fn probe(&self, host: &mut [(usize, Gaps)]) -> Result<()> {
-        let clock = Clock::start();
-        std::thread::scope(|scope| {
-            let probes: Vec<_> = host
-                .iter_mut()
-                .map(|(core, gaps)| {
-                    let clock = &clock;
-                    scope.spawn(move || -> Result<()> {
-                        let _pinned = PinnedThread::new(*core)?;
-                        gaps.merge(&probe(clock, PROBE).gaps);
-                        Ok(())
-                    })
-                })
-                .collect();
-            probes.into_iter().try_for_each(|probe| probe.join().expect("probing does not panic"))
-        })?;
-        Ok(self.interrupt.check()?)
-    }
-
     /// Measures a round of a variant, in namespaces of its own; moves the calling thread.
     fn measure(&self, variant: Variant) -> Result<Round> {
         rustix::thread::sched_setaffinity(None, &cpu_set(&self.cores))?;

@@ -13,29 +13,26 @@ pub(super) const CHUNK: usize = 64 << 10;
 /// Gbit/s.
 pub fn send(stream: &mut impl Write, warm_up: Duration, lasts: Duration) -> io::Result<f64> {
     let buffer = vec![0x5a; CHUNK];
-    let begin = Instant::now() + warm_up;
-    while Instant::now() < begin {
-        stream.write_all(&buffer)?;
-    }
-    let (began, mut bytes) = (Instant::now(), 0u64);
-    while began.elapsed() < lasts {
-        stream.write_all(&buffer)?;
-        bytes += CHUNK as u64;
-    }
-    Ok(bytes as f64 * 8.0 / began.elapsed().as_nanos() as f64)
+    rate(warm_up, lasts, || stream.write_all(&buffer).map(|()| CHUNK))
 }
 
 /// Receives for `warm_up`, which is not counted, and then for `lasts`; returns the counted rate in
 /// Gbit/s.
 pub fn receive(stream: &mut impl Read, warm_up: Duration, lasts: Duration) -> io::Result<f64> {
     let mut buffer = vec![0; CHUNK];
+    rate(warm_up, lasts, || read_some(stream, &mut buffer))
+}
+
+/// Moves some bytes again and again, for `warm_up` and then for `lasts`; returns the rate of the
+/// latter.
+fn rate(warm_up: Duration, lasts: Duration, mut moved: impl FnMut() -> io::Result<usize>) -> io::Result<f64> {
     let begin = Instant::now() + warm_up;
     while Instant::now() < begin {
-        read_some(stream, &mut buffer)?;
+        moved()?;
     }
     let (began, mut bytes) = (Instant::now(), 0u64);
     while began.elapsed() < lasts {
-        bytes += read_some(stream, &mut buffer)? as u64;
+        bytes += moved()? as u64;
     }
     Ok(bytes as f64 * 8.0 / began.elapsed().as_nanos() as f64)
 }

@@ -78,11 +78,7 @@ fn rate(points: &[Point]) -> Claim {
         own.cores,
         number(bound / 1e6)
     );
-    if bound <= PAPERS_RATE {
-        Claim::not_comparable(PAPER, ours)
-    } else {
-        Claim::new(PAPER, ours, rate > PAPERS_RATE)
-    }
+    Claim::judged(PAPER, ours, (bound > PAPERS_RATE).then_some(rate > PAPERS_RATE))
 }
 
 /// Judges the ratio to another system, unless the cores of this machine bound it.
@@ -99,11 +95,8 @@ fn times(points: &[Point], other: &str, paper: &str, papers: f64) -> Claim {
     );
     let holds = own >= papers * theirs;
     // The other system is within that factor of all that the cores can run.
-    if !holds && most(cores) < papers * theirs {
-        Claim::not_comparable(paper, ours)
-    } else {
-        Claim::new(paper, ours, holds)
-    }
+    let is_open = !holds && most(cores) < papers * theirs;
+    Claim::judged(paper, ours, (!is_open).then_some(holds))
 }
 
 fn times_go(points: &[Point]) -> Claim {

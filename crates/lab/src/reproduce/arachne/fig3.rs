@@ -111,10 +111,9 @@ fn tail(contest: &Contest, paper: &str) -> Claim {
     if !behind.is_empty() {
         ours += &format!("; Tailwater alone is saturated at: {}", behind.join(", "));
     }
-    if ratios.is_empty() && behind.is_empty() {
-        return Claim::not_comparable(paper, ours);
-    }
-    Claim::new(paper, ours, behind.is_empty() && ratios.iter().all(|&(_, times)| times >= PAPERS_TAIL))
+    let holds = behind.is_empty() && ratios.iter().all(|&(_, times)| times >= PAPERS_TAIL);
+    let is_open = ratios.is_empty() && behind.is_empty();
+    Claim::judged(paper, ours, (!is_open).then_some(holds))
 }
 
 /// Judges how a batch job changes the latencies of `curve`, by the median over the loads.
@@ -122,10 +121,7 @@ fn affected(contest: &Contest, curve: &str, paper: &str, holds: impl Fn(f64) -> 
     let pair = [(ALONE, curve), (BESIDE, curve)];
     let [p50, p99] = [Point::p50_us, Point::p99_us].map(|value| times(contest, pair, value));
     let ours = format!("times of alone (thousand/s): median {}; p99 {}", listed(&p50), listed(&p99));
-    match middle(&p50).zip(middle(&p99)) {
-        Some((p50, p99)) => Claim::new(paper, ours, holds(p50) && holds(p99)),
-        None => Claim::not_comparable(paper, ours),
-    }
+    Claim::judged(paper, ours, middle(&p50).zip(middle(&p99)).map(|(p50, p99)| holds(p50) && holds(p99)))
 }
 
 #[cfg(test)]

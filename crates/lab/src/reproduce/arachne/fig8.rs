@@ -118,7 +118,7 @@ fn throughput(contest: &Contest, panel: &str, times: f64, paper: &str) -> Claim 
     };
     let holds = own >= times * of(LINUX).unwrap_or(least);
     // A higher load may be sustained than any that was tried.
-    if own >= most && !holds { Claim::not_comparable(paper, ours) } else { Claim::new(paper, ours, holds) }
+    Claim::judged(paper, ours, (own < most || holds).then_some(holds))
 }
 
 #[cfg(test)]

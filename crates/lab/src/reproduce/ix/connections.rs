@@ -156,10 +156,7 @@ fn rest(points: &[Point]) -> Claim {
     let rest = rate_rps(last) / rate_rps(peak);
     let ours =
         format!("with {} connections {} of the peak, which is with {}", last.key.1, number(rest), peak.key.1);
-    match last.key.1 {
-        MAX_CONNECTIONS => Claim::new(&paper, ours, rest >= PAPERS_REST),
-        _ => Claim::not_comparable(&paper, ours),
-    }
+    Claim::judged(&paper, ours, (last.key.1 == MAX_CONNECTIONS).then_some(rest >= PAPERS_REST))
 }
 
 fn shape(points: &[Point]) -> Claim {

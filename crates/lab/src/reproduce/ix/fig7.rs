@@ -5,6 +5,7 @@ use tailwater_workload::keyvalue::Workload;
 
 use super::super::contest::{self, Contest, Point, program_cases};
 use super::super::figure::{Claim, Context, Figure, Outcome, Spread, number};
+use super::super::ratio::Between;
 use super::super::stores::{MAX_GENERATOR_RATE, MEDIUM, MEMCACHED, TAILWATER, UNIT, conditions, requests};
 use tailwater_testbed::program::Program;
 
@@ -58,31 +59,19 @@ fn at_the_limit(contest: &Contest, workload: &str, ratio: f64) -> Claim {
     let paper =
         format!("{workload}: at a p99 of {LIMIT_US} us IX serves {ratio} times as many requests as Linux");
     let within = |point: &Point| point.p99_us().is_some_and(|p99| p99.median <= LIMIT_US);
-    // Highest load within the limit, and the next one tried.
-    let bounds = |curve: &str| {
-        let load = contest.highest(workload, curve, within)?.case.load;
-        let next = contest.curve(workload, curve).into_iter().map(|p| p.case.load).find(|next| *next > load);
-        Some((load, next.unwrap_or(f64::INFINITY)))
+    let shown = |Between { at_least, at_most }| match at_least {
+        0.0 => "none of the loads tried".to_owned(),
+        load if at_most.is_finite() => format!("{load} to {at_most} thousand/s"),
+        load => format!("{load} thousand/s, the highest load tried, or more"),
     };
-    let shown = |bounds: Option<(f64, f64)>| match bounds {
-        Some((load, next)) if next.is_finite() => format!("{load} to {next} thousand/s"),
-        Some((load, _)) => format!("{load} thousand/s, the highest load tried, or more"),
-        None => "none of the loads tried".to_owned(),
-    };
-    let (own, theirs) = (bounds(TAILWATER), bounds(MEMCACHED));
+    let [own, mut theirs] = [TAILWATER, MEMCACHED].map(|curve| contest.between(workload, curve, within));
     let ours = format!("{}, memcached on Linux {}", shown(own), shown(theirs));
-    let (Some((own, own_next)), Some((theirs, theirs_next))) = (own, theirs) else {
-        return Claim::not_comparable(&paper, ours);
-    };
     // The generator on kernel sockets may be what bounds memcached.
-    let theirs_next = if theirs_next > MAX_GENERATOR_RATE { f64::INFINITY } else { theirs_next };
-    if own >= ratio * theirs_next {
-        Claim::new(&paper, ours, true)
-    } else if own_next <= ratio * theirs {
-        Claim::new(&paper, ours, false)
-    } else {
-        Claim::not_comparable(&paper, ours)
+    if theirs.at_most > MAX_GENERATOR_RATE {
+        theirs.at_most = f64::INFINITY;
     }
+    let is_known = own.at_least > 0.0 && theirs.at_least > 0.0;
+    Claim::judged(&paper, ours, own.is_times(ratio, theirs).filter(|_| is_known))
 }
 
 /// Judges whether both latencies are lower at every load at which both systems keep up.

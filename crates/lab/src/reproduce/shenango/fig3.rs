@@ -144,10 +144,8 @@ fn more(contest: &Contest) -> Claim {
     let holds = own >= PAPERS_RATIO * theirs;
     // The generator may bound memcached there, and Tailwater is unknown beyond the highest load
     // tried.
-    if theirs >= MAX_GENERATOR_RATE.min(most) || (own >= most && !holds) {
-        return Claim::not_comparable(MORE, ours);
-    }
-    Claim::new(MORE, ours, holds)
+    let is_open = theirs >= MAX_GENERATOR_RATE.min(most) || (own >= most && !holds);
+    Claim::judged(MORE, ours, (!is_open).then_some(holds))
 }
 
 /// Judges the tails beside the batch job where memcached keeps up.

@@ -187,10 +187,8 @@ fn capacity(contest: &Contest) -> Claim {
         "highest load sustained (at most 1 % lost, no standing queue): {}; equal loads decide nothing",
         texts.join("; ")
     );
-    if texts.is_empty() || (!lower && !higher) {
-        return Claim::not_comparable(PAPER, ours);
-    }
-    Claim::new(PAPER, ours, higher)
+    let is_open = texts.is_empty() || (!lower && !higher);
+    Claim::judged(PAPER, ours, (!is_open).then_some(higher))
 }
 
 fn straight(contest: &Contest) -> Claim {

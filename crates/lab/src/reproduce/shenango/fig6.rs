@@ -180,10 +180,7 @@ fn claims(ways: &[Measured]) -> Vec<Claim> {
             "`{more}` takes {} us more than `{less}` at the median{beside}; a few is up to {FEW_US}",
             text(own)
         );
-        match own {
-            Some(us) => Claim::new(paper, ours, us.abs() <= FEW_US),
-            None => Claim::not_comparable(paper, ours),
-        }
+        Claim::judged(paper, ours, own.map(|us| us.abs() <= FEW_US))
     };
     vec![
         adds("traversing runtime and IOKernel adds little over raw packets", POLLING, RAW, [""; 2]),

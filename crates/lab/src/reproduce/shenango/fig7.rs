@@ -86,9 +86,8 @@ fn claims(contest: &Contest, loads: &[f64], cores: usize, few: u16) -> Vec<Claim
         );
         return [WITH, WITHOUT].map(|paper| Claim::not_comparable(paper, why.clone())).to_vec();
     }
-    let judged = |paper: &str, ours: String, ratios: &[(f64, f64)], holds: bool| match ratios.is_empty() {
-        true => Claim::not_comparable(paper, ours),
-        false => Claim::new(paper, ours, holds),
+    let judged = |paper: &str, ours: String, ratios: &[(f64, f64)], holds: bool| {
+        Claim::judged(paper, ours, (!ratios.is_empty()).then_some(holds))
     };
     let flows = format!("windowed p99.9, {few} to {MAX_FLOWS} flows (load in %)");
     let almost = |ratio: f64| ratio <= ALMOST;

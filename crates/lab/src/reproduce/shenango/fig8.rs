@@ -98,9 +98,8 @@ fn claims(contest: &Contest, loads: &[f64]) -> Vec<Claim> {
         && medians.last().is_some_and(|&last| last > 0.0)
         && medians.windows(2).all(|pair| pair[0] <= pair[1]);
     // An interval without a load at which it and 5 us keep up leaves the claim open.
-    let judged = |paper: &str, ours: String, compared: usize, of: usize, holds: bool| match compared == of {
-        true => Claim::new(paper, ours, holds),
-        false => Claim::not_comparable(paper, ours),
+    let judged = |paper: &str, ours: String, compared: usize, of: usize, holds: bool| {
+        Claim::judged(paper, ours, (compared == of).then_some(holds))
     };
     let mut ours = format!("windowed p99.9 above that at 5 us, in us, over the loads: {}", text(&costs));
     if !overtaken.is_empty() {

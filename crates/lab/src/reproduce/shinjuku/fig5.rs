@@ -149,10 +149,8 @@ fn close(contest: &Contest, panel: &str) -> Claim {
     let text = |load: Option<f64>| load.map_or("none".to_owned(), number);
     let loads = listed(contest, panel, |curve| text(of(curve)));
     let ours = format!("highest load sustained of those tried, {UNIT}: {loads}");
-    match (of(PREEMPTIVE), of(CENTRAL)) {
-        (_, None) => Claim::not_comparable(&paper, ours),
-        (own, Some(other)) => Claim::new(&paper, ours, own.is_some_and(|own| own >= CLOSE * other)),
-    }
+    let holds = of(CENTRAL).map(|other| of(PREEMPTIVE).is_some_and(|own| own >= CLOSE * other));
+    Claim::judged(&paper, ours, holds)
 }
 
 /// Returns the highest load under the bimodal mixture with the 99th percentile within the limit.

@@ -224,10 +224,8 @@ impl Measured {
         let text = |us: f64| if us.is_finite() { number(us) } else { "saturated".to_owned() };
         let ours = format!("measured at {COMPARED} % load: {}", ours(&text(own), &text(other)));
         // Two systems that do not keep up have no latencies to compare.
-        if own.is_infinite() && other.is_infinite() {
-            return Claim::not_comparable(paper, ours);
-        }
-        Claim::new(paper, ours, holds(own, other))
+        let is_open = own.is_infinite() && other.is_infinite();
+        Claim::judged(paper, ours, (!is_open).then(|| holds(own, other)))
     }
 
     fn lower(&self) -> Claim {
@@ -259,11 +257,7 @@ impl Measured {
         );
         let holds = own.is_some_and(|own| own >= PAPERS_TIMES * other.unwrap_or(least));
         // More than the highest load tried is unknown.
-        if own == Some(most) && !holds {
-            Claim::not_comparable(PAPER, ours)
-        } else {
-            Claim::new(PAPER, ours, holds)
-        }
+        Claim::judged(PAPER, ours, (own != Some(most) || holds).then_some(holds))
     }
 
     fn favoured(&self) -> Claim {

@@ -36,11 +36,11 @@ mod trace;
 
 use child::{Ending, Period, READY};
 use group::Group;
-use trace::{Counts, Trace, Unavailable};
+use trace::{Counts, Trace};
 
 /// Kthreads of the program, for each lent core one.
 const KTHREADS: usize = 2;
-/// Time between two looks at where the ordinary program may run.
+/// Time between two looks at where the ordinary program may run, and at what has run.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// What is measured.
@@ -130,20 +130,22 @@ pub fn measure(machine: &Machine, interrupt: &Interrupt, settings: &Settings) ->
         group.add(ordinary.id())?;
         await_kept_off(&ordinary, core, interrupt)?;
     }
-    let (trace, untraced) = match Trace::begin(&places.lent) {
+    let (mut trace, untraced) = match Trace::begin(&places.lent) {
         Ok(trace) => (Some(trace), None),
-        Err(Unavailable(why)) => (None, Some(why)),
+        Err(why) => (None, Some(why.to_string())),
     };
     note!("an exclusive thread, {:.0} s", settings.time.as_secs_f64());
     program.ask()?;
     let begun = Instant::now();
-    interrupt.sleep_until(begun + settings.time)?;
+    while begun.elapsed() < settings.time {
+        interrupt.sleep_until((Instant::now() + LOOK).min(begun + settings.time))?;
+        trace.iter_mut().for_each(Trace::take);
+    }
     let kept_off = group.is_some() && !may_use(&ordinary, core);
     program.ask()?;
     let seconds = begun.elapsed().as_secs_f64();
     let (periods, ending) = read_ending(&mut program, interrupt)?;
-    let record = trace.map(|trace| trace.finish(&places.lent)).transpose()?;
-    let counts = record.map(|record| record.count(&periods));
+    let counts = trace.map(|trace| trace.finish(&periods)).transpose()?;
     let clock = Clock::calibrate(20);
     let of = |count: fn(&Counts) -> u64| counts.as_ref().map(count);
     drop((program, ordinary));
@@ -282,11 +284,11 @@ mod tests {
             ordinary_ns: None,
             kernel_switches: None,
             kept_off: false,
-            untraced: Some("no tracefs".to_owned()),
+            untraced: Some("needs CAP_BPF".to_owned()),
             who: BTreeMap::new(),
         };
         let json = serde_json::to_value(&figures).unwrap();
         assert!(json.get("ordinary_switches").is_none() && json["kept_off"] == false, "{json}");
-        assert!(describe(&figures).contains("not counted: no tracefs"));
+        assert!(describe(&figures).contains("not counted: needs CAP_BPF"));
     }
 }

@@ -1,215 +1,62 @@
-//! What Linux's scheduler runs on some cores, by its trace: the event `sched_switch` of tracefs
-//! (Linux, Documentation/trace/events.rst).
+//! What Linux runs on the core of an exclusive thread.
 //!
-//! Owns an instance of the trace of its own, so that other users of it see nothing and lose
-//! nothing, the thread that reads it, and what the threads were. Time stamps are of the processor's
-//! counter (`x86-tsc`), which the measured program reads, too. A trace that cannot be had is no
-//! error: [`Unavailable`] says why. Interrupts are no switches, and are not seen.
+//! Owns the counts. The slices of time are those that `tailwater trace` draws
+//! ([`core_use`](tailwater_testbed::core_use)). A thread that came to the core before the watch, or
+//! leaves it afterwards, has no slice, and interrupts are not counted.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-use std::fs::{self, File, OpenOptions};
-use std::io::{ErrorKind, Read};
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::Duration;
+use std::collections::{BTreeMap, HashMap};
 
-use anyhow::Context;
-use rustix::fs::OFlags;
-use tailwater_bpf::core_time::{in_first_pid_namespace, is_of_the_kernel};
-use tailwater_shm::clock;
+use tailwater_bpf::core_time::{Refused, is_of_the_kernel};
+use tailwater_shm::clock::Cycles;
+use tailwater_testbed::core_use::{Linux, Seen, Slice, Use};
 
 use super::child::Period;
 
-/// Where tracefs is mounted (Linux, Documentation/trace/ftrace.rst).
-const MOUNTS: [&str; 2] = ["/sys/kernel/tracing", "/sys/kernel/debug/tracing"];
-/// Ring of each core, for some tens of thousands of switches.
-const BUFFER_KIB: &str = "4096";
-/// Time between two reads.
-const LOOK: Duration = Duration::from_millis(20);
+/// Most slices: some minutes of ten thousand switches a second.
+const MOST: usize = 1 << 22;
 
-/// Why there is no trace, in words.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Unavailable(pub String);
-
-/// A switch of a core from one thread to another; thread 0 is none.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Switch {
-    core: u32,
-    at: u64,
-    from: u32,
-    to: u32,
-}
-
-impl Switch {
-    /// Reads a line of `trace_pipe`, with the name of the thread to which the core is switched;
-    /// `None` if it is none of a switch.
-    fn parse(line: &str) -> Option<(Self, &str)> {
-        let (head, event) = line.split_once(": sched_switch: prev_comm=")?;
-        let (before, after) = event.split_once(" ==> next_comm=")?;
-        // Names of threads may contain anything; what follows them does not.
-        let number = |text: &str| text.split(' ').next()?.parse().ok();
-        let (_, before) = before.rsplit_once(" prev_pid=")?;
-        let (name, after) = after.rsplit_once(" next_pid=")?;
-        let (from, to) = (number(before)?, number(after)?);
-        let (head, at) = head.rsplit_once(' ')?;
-        let (_, core) = head.rsplit_once('[')?;
-        let core = core.split(']').next()?.parse().ok()?;
-        Some((Self { core, at: at.parse().ok()?, from, to }, name))
-    }
-}
-
-/// A running trace; it ends when this is dropped.
-#[derive(Debug)]
+/// A watch of some cores; it ends when this is dropped.
 pub struct Trace {
-    instance: Instance,
-    began: u64,
-    stop: Arc<AtomicBool>,
-    reader: JoinHandle<anyhow::Result<Record>>,
-}
-
-/// What was read.
-#[derive(Debug, Default)]
-pub struct Record {
-    /// In the order of time, for each core.
-    switches: Vec<Switch>,
-    /// Threads of the kernel's own among those that were seen.
-    kernel: HashSet<u32>,
-    /// Names of threads.
-    names: HashMap<u32, String>,
-    /// From when until when.
-    began: u64,
-    ended: u64,
-}
-
-/// The folder of the instance, which is removed on drop.
-#[derive(Debug)]
-struct Instance(PathBuf);
-
-impl Drop for Instance {
-    fn drop(&mut self) {
-        // Nothing can be done about one that stays; it records nothing.
-        let _ = fs::write(self.0.join("tracing_on"), "0");
-        let _ = fs::remove_dir(&self.0);
-    }
-}
-
-impl Instance {
-    fn make(cores: &[usize]) -> Result<Self, Unavailable> {
-        if !in_first_pid_namespace() {
-            return Err(Unavailable("in a PID namespace the trace's threads are not known".to_owned()));
-        }
-        let mount = MOUNTS.map(Path::new).into_iter().find(|mount| mount.join("instances").is_dir());
-        let Some(mount) = mount else {
-            return Err(Unavailable("tracefs is not mounted, or not for this user".to_owned()));
-        };
-        let folder = mount.join("instances").join(format!("tailwater-lab-{}", std::process::id()));
-        let failed = |what: &Path, error: &dyn std::fmt::Display| {
-            Unavailable(format!("the scheduler's trace: {}: {error}", what.display()))
-        };
-        fs::create_dir(&folder).map_err(|error| failed(&folder, &error))?;
-        let (instance, mask) = (Self(folder), mask(cores));
-        for (name, word) in [
-            ("trace_clock", "x86-tsc"),
-            ("tracing_cpumask", &*mask),
-            ("buffer_size_kb", BUFFER_KIB),
-            ("events/sched/sched_switch/enable", "1"),
-        ] {
-            let file = instance.0.join(name);
-            fs::write(&file, word).map_err(|error| failed(&file, &error))?;
-        }
-        Ok(instance)
-    }
-
-    fn open_pipe(&self) -> std::io::Result<File> {
-        let flags = OFlags::NONBLOCK.bits() as i32;
-        OpenOptions::new().read(true).custom_flags(flags).open(self.0.join("trace_pipe"))
-    }
-
-    /// Returns the number of switches that were not recorded, for lack of room.
-    fn lost(&self, cores: &[usize]) -> u64 {
-        let of_core = |core: &usize| {
-            let file = self.0.join(format!("per_cpu/cpu{core}/stats"));
-            let text = fs::read_to_string(file).unwrap_or_default();
-            let number = |key| text.lines().find_map(|line| line.strip_prefix(key)?.trim().parse().ok());
-            ["overrun:", "dropped events:"].map(|key| number(key).unwrap_or(0u64)).iter().sum::<u64>()
-        };
-        cores.iter().map(of_core).sum()
-    }
-}
-
-/// Returns these cores as `tracing_cpumask` takes them: hexadecimal, in words of 32 bits.
-fn mask(cores: &[usize]) -> String {
-    let words = cores.iter().max().map_or(1, |&last| last / 32 + 1);
-    let word = |n: usize| {
-        cores.iter().filter(|&&core| core / 32 == n).fold(0u32, |bits, core| bits | 1 << (core % 32))
-    };
-    (0..words).rev().map(|n| format!("{:08x}", word(n))).collect::<Vec<_>>().join(",")
+    linux: Linux,
+    /// The threads so far, and whether each is one of the kernel's own.
+    threads: HashMap<u32, bool>,
+    /// Slices whose threads were looked up.
+    known: usize,
 }
 
 impl Trace {
-    /// Begins to record what these cores run.
-    pub fn begin(cores: &[usize]) -> Result<Self, Unavailable> {
-        let instance = Instance::make(cores)?;
-        let failed = |error| Unavailable(format!("the scheduler's trace cannot be read: {error}"));
-        let pipe = instance.open_pipe().map_err(failed)?;
-        let (began, stop) = (clock::now(), Arc::new(AtomicBool::new(false)));
-        let ended = Arc::clone(&stop);
-        let read = move || read(pipe, &ended);
-        let builder = std::thread::Builder::new().name("trace".to_owned());
-        let reader = builder.spawn(read).map_err(failed)?;
-        Ok(Self { instance, began, stop, reader })
-    }
-
-    /// Ends the trace; returns what was recorded.
+    /// Begins to watch these cores.
     ///
     /// # Errors
-    /// If the trace cannot be read, or is not complete.
-    pub fn finish(self, cores: &[usize]) -> anyhow::Result<Record> {
-        let ended = clock::now();
-        let stopped = fs::write(self.instance.0.join("tracing_on"), "0");
-        self.stop.store(true, Ordering::Relaxed);
-        let record = self.reader.join().expect("it does not panic")?;
-        stopped.context("cannot end the scheduler's trace")?;
-        let lost = self.instance.lost(cores);
-        anyhow::ensure!(lost == 0, "the scheduler's trace lacks {lost} switches: the machine is too busy");
-        Ok(Record { began: self.began, ended, ..record })
+    /// Why that is refused.
+    pub fn begin(cores: &[usize]) -> Result<Self, Refused> {
+        let cores: Vec<u16> = cores.iter().map(|&core| core as u16).collect();
+        Ok(Self { linux: Linux::watch(&cores, MOST)?, threads: HashMap::new(), known: 0 })
     }
-}
 
-/// Reads the trace until it was stopped and is empty.
-fn read(mut pipe: File, stop: &AtomicBool) -> anyhow::Result<Record> {
-    let (mut record, mut known) = (Record::default(), HashSet::new());
-    let (mut unread, mut bytes) = (Vec::new(), vec![0; 1 << 16]);
-    loop {
-        // Before the read: what was recorded until then is read.
-        let last = stop.load(Ordering::Relaxed);
-        match pipe.read(&mut bytes) {
-            Ok(len @ 1..) => {
-                unread.extend_from_slice(&bytes[..len]);
-                let whole = unread.iter().rposition(|&byte| byte == b'\n').map_or(0, |at| at + 1);
-                let lines = String::from_utf8_lossy(&unread[..whole]).into_owned();
-                unread.drain(..whole);
-                for (switch, name) in lines.lines().filter_map(Switch::parse) {
-                    record.names.insert(switch.to, name.to_owned());
-                    for tid in [switch.from, switch.to] {
-                        // As soon as it is seen: it may end.
-                        if known.insert(tid) && is_of_the_kernel(tid) == Some(true) {
-                            record.kernel.insert(tid);
-                        }
-                    }
-                    record.switches.push(switch);
-                }
+    /// Takes what has happened; called again and again. A thread that has ended before cannot be
+    /// looked up, and counts as ordinary.
+    pub fn take(&mut self) {
+        self.linux.take();
+        let seen = self.linux.seen();
+        for slice in seen.slices.range(self.known..) {
+            if let Use::Thread { tid, .. } = slice.used {
+                self.threads.entry(tid).or_insert_with(|| is_of_the_kernel(tid) == Some(true));
             }
-            Ok(0) | Err(_) if last => return Ok(record),
-            Ok(_) => std::thread::sleep(LOOK),
-            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {
-                std::thread::sleep(LOOK);
-            }
-            Err(error) => return Err(error).context("cannot read the scheduler's trace"),
         }
+        self.known = seen.slices.len();
+    }
+
+    /// Counts what ran within these periods.
+    ///
+    /// # Errors
+    /// If there were too many switches to keep.
+    pub fn finish(mut self, periods: &[Period]) -> anyhow::Result<Counts> {
+        self.take();
+        let seen = self.linux.seen();
+        let is_whole = seen.lost == 0 && seen.slices.len() < MOST;
+        anyhow::ensure!(is_whole, "switches of the core are missing: the machine is too busy");
+        Ok(count(&seen, periods, |tid| self.threads.get(&tid) == Some(&true)))
     }
 }
 
@@ -221,88 +68,66 @@ pub struct Counts {
     /// These threads, by name and id, and how often each ran.
     pub who: BTreeMap<String, u64>,
     /// For how long, in cycles.
-    pub ordinary_cycles: u64,
+    pub ordinary_cycles: Cycles,
     /// Times that a thread of the kernel's own ran.
     pub kernel: u64,
 }
 
-impl Record {
-    /// Counts what else ran within these periods. A thread that ended before it could be looked up
-    /// counts as ordinary.
-    pub fn count(&self, periods: &[Period]) -> Counts {
-        let mut counts = Counts::default();
-        for (core, tid, from, to) in self.stays() {
-            for period in periods.iter().filter(|period| period.core == core && period.tid != tid) {
-                let (from, to) = (from.max(period.from), to.min(period.to));
-                match from < to {
-                    true if self.kernel.contains(&tid) => counts.kernel += 1,
-                    true => {
-                        counts.ordinary += 1;
-                        counts.ordinary_cycles += to - from;
-                        let name = self.names.get(&tid).map_or("?", String::as_str);
-                        *counts.who.entry(format!("{name} ({tid})")).or_default() += 1;
-                    }
-                    false => {}
-                }
+/// Counts what ran within these periods, beside the thread that they are of.
+fn count(seen: &Seen<'_>, periods: &[Period], is_kernel: impl Fn(u32) -> bool) -> Counts {
+    let mut counts = Counts::default();
+    for Slice { core, from_ns, to_ns, used } in seen.slices {
+        let Use::Thread { command, tid, .. } = used else { continue };
+        let others = |period: &&Period| period.core == u32::from(*core) && period.tid != *tid;
+        for period in periods.iter().filter(others) {
+            let from = seen.cycles(*from_ns).max(period.from);
+            let to = seen.cycles(*to_ns).min(period.to);
+            if from >= to {
+                continue;
+            }
+            if is_kernel(*tid) {
+                counts.kernel += 1;
+            } else {
+                counts.ordinary += 1;
+                counts.ordinary_cycles += to - from;
+                *counts.who.entry(format!("{command} ({tid})")).or_default() += 1;
             }
         }
-        counts
     }
-
-    /// Returns which thread was on which core from when until when, without those that were not
-    /// switched.
-    fn stays(&self) -> Vec<(u32, u32, u64, u64)> {
-        let (mut stays, mut since) = (Vec::new(), HashMap::new());
-        for &Switch { core, at, from, to } in &self.switches {
-            let (_, began) = since.insert(core, (to, at)).unwrap_or((from, self.began));
-            stays.push((core, from, began, at));
-        }
-        stays.extend(since.into_iter().map(|(core, (tid, began))| (core, tid, began, self.ended)));
-        stays.retain(|&(_, tid, ..)| tid != 0);
-        stays
-    }
+    counts
 }
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
+    use tailwater_testbed::core_use::Moment;
+
     use super::*;
 
     #[test]
-    fn a_switch_is_read_whatever_the_threads_are_called() {
-        let line = "  a [9] b ==> c-77      [012] d..2. 123456789012: sched_switch: prev_comm=a [9] b prev_pid=77 \
-                    prev_prio=120 prev_state=R ==> next_comm=x next_pid=3 next_pid=88 next_prio=-1";
-        let switch = Switch { core: 12, at: 123_456_789_012, from: 77, to: 88 };
-        assert_eq!(Switch::parse(line), Some((switch, "x next_pid=3")));
-        for other in ["CPU:1 [LOST 12 EVENTS]", "", "x-1 [000] d.. 12: sched_wakeup: comm=a pid=3"] {
-            assert_eq!(Switch::parse(other), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn a_mask_has_words_of_32_bits() {
-        assert_eq!(mask(&[1, 2]), "00000006");
-        assert_eq!(mask(&[0, 33]), "00000002,00000001");
-    }
-
-    #[test]
     fn threads_count_while_the_exclusive_thread_has_the_core() {
-        let switch = |core, at, from, to| Switch { core, at, from, to };
-        let switches = vec![
-            // An ordinary thread that ran since the start, then the exclusive one's kthread, 9.
-            switch(1, 100, 50, 9),
-            switch(2, 120, 0, 50),
-            switch(1, 200, 9, 7),
-            switch(1, 210, 7, 9),
-            switch(1, 300, 9, 51),
-            switch(1, 330, 51, 9),
-            // Until the end.
-            switch(1, 900, 9, 52),
-        ];
-        let names = HashMap::from([(51, "job".to_owned())]);
-        let record = Record { switches, kernel: HashSet::from([7]), names, began: 10, ended: 1_000 };
-        let counts = |from, to| record.count(&[Period { core: 1, tid: 9, from, to }]);
+        let thread = |core, from_ns, to_ns, tid, command: &str| {
+            let used = Use::Thread { command: command.to_owned(), pid: tid, tid };
+            Slice { core, from_ns, to_ns, used }
+        };
+        let slices = VecDeque::from([
+            thread(1, 10, 100, 50, "before"),
+            thread(1, 100, 200, 9, "exclusive"),
+            thread(2, 120, 400, 50, "elsewhere"),
+            thread(1, 200, 210, 7, "ksoftirqd"),
+            thread(1, 300, 330, 51, "job"),
+            Slice { core: 1, from_ns: 340, to_ns: 350, used: Use::Interrupt("local_timer") },
+            thread(1, 900, 1_000, 52, "after"),
+        ]);
+        // A cycle is a nanosecond, later by 5.
+        let (began, now) = (Moment { ns: 0, cycles: 5 }, Moment { ns: 2_000, cycles: 2_005 });
+        let seen = Seen { slices: &slices, began, now, lost: 0 };
+        let counts = |from: u64, to: u64| {
+            count(&seen, &[Period { core: 1, tid: 9, from: from + 5, to: to + 5 }], |tid| tid == 7)
+        };
         let who = |names: &[&str]| names.iter().map(|&name| (name.to_owned(), 1)).collect();
-        let all = who(&["? (50)", "job (51)", "? (52)"]);
+        let all = who(&["before (50)", "job (51)", "after (52)"]);
         let whole = Counts { ordinary: 3, who: all, ordinary_cycles: 90 + 30 + 100, kernel: 1 };
         assert_eq!(counts(0, 2_000), whole);
         let part = Counts { ordinary: 1, who: who(&["job (51)"]), ordinary_cycles: 20, kernel: 1 };

@@ -20,6 +20,7 @@ use tailwater_testbed::child::{ChildProcess, Spec};
 use tailwater_testbed::cores::CorePlan;
 use tailwater_testbed::folder::Folder;
 use tailwater_testbed::interrupt::{Interrupt, Interrupted};
+use tailwater_testbed::machine::core_list;
 use tailwater_testbed::note;
 use tailwater_testbed::table::{Table, number};
 
@@ -136,8 +137,7 @@ struct Bed {
 impl Bed {
     /// Starts all processes, and waits until each connection is busy.
     fn start(cores: &CorePlan, clock: Clock, log: &Path, interrupt: &Interrupt) -> anyhow::Result<Self> {
-        let managed: Vec<String> = cores.managed.iter().map(usize::to_string).collect();
-        let cores = [cores.polling.to_string(), managed.join(",")];
+        let cores = [cores.polling.to_string(), core_list(&cores.managed)];
         let socket = format!("@tailwater-restart-{}", std::process::id());
         let mut iokernel = start_iokernel(&socket, &cores, false)?;
         expect_ready(&mut iokernel, interrupt)?;

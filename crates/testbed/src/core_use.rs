@@ -1,7 +1,6 @@
-//! What Linux does on the lent cores while a trace goes on: which threads run there, and
-//! interrupts.
+//! What Linux does on some cores while a watch goes on: which threads run there, and interrupts.
 //!
-//! Owns the slices of time made from `bpf::core_events`, and their times on the clock of the trace.
+//! Owns the slices of time made from `bpf::core_events`, and their times on the cycle clock.
 //! Where eBPF is not allowed there are none, and the reason is passed on. The kernel keeps no such
 //! events, so there are none of a time before.
 
@@ -19,7 +18,7 @@ const NESTED: usize = 4;
 /// The same moment on two clocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Moment {
-    /// On the clock of the trace.
+    /// On the cycle clock.
     pub cycles: Cycles,
     /// `CLOCK_MONOTONIC`, that of the kernel's events.
     pub ns: u64,
@@ -175,7 +174,7 @@ pub struct Seen<'a> {
 }
 
 impl Seen<'_> {
-    /// Returns a moment of the kernel's clock on that of the trace: both advance evenly between the
+    /// Returns a moment of the kernel's clock on the cycle clock: both advance evenly between the
     /// beginning and the end of the watch.
     pub fn cycles(&self, ns: u64) -> Cycles {
         let Self { began, now, .. } = self;
