@@ -8,7 +8,7 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -16,7 +16,9 @@ use clap::Args;
 use domain::base::Name;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
+use tailwater::dispatch::Policy;
 
+use crate::dispatched::{Dispatched, Order};
 use crate::linux;
 use crate::name::store;
 use crate::serve::{Limits, Shared, udp};
@@ -29,6 +31,7 @@ use crate::zone::problem::Problem;
 pub const EXAMPLES: &str = "Examples:
   tailwater-dns --zone example.com=example.com.zone --check
   tailwater run --name dns --kthreads 2 --ip 10.77.0.2 -- tailwater-dns --zone example.com=example.com.zone
+  tailwater run --name dns -- tailwater-dns --dispatch mq:5us --zone example.com=example.com.zone
   tailwater-dns --linux --listen 127.0.0.1:5300 --zone example.com=example.com.zone
   kill -HUP PID                                 read the zone files again
   kill -USR1 PID                                print the counters
@@ -68,12 +71,29 @@ pub struct Options {
     #[arg(long, value_name = "S", default_value_t = Limits::default().idle.as_secs(),
         value_parser = clap::value_parser!(u64).range(1..=3600))]
     idle: u64,
+    /// Run queries in the order of this policy, so that others do not wait behind those that take
+    /// hashes of NSEC3: c-fcfs, steal[:N], sq:QUANTUM[,head], mq:QUANTUM[,tail], or
+    /// jbsq:K[,QUANTUM] with a dispatcher of its own
+    #[arg(long, value_name = "POLICY", conflicts_with = "linux")]
+    dispatch: Option<Policy>,
+    /// Dispatchers with a kthread of their own, which hand queries to the others; 0: each kthread
+    /// schedules itself, unless the policy is jbsq
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "dispatch",
+        value_parser = clap::value_parser!(u16).range(0..=64))]
+    dispatchers: u16,
     /// Serve on kernel sockets and ordinary threads instead of Tailwater
     #[arg(long)]
     linux: bool,
     /// Threads for datagrams
     #[arg(long, value_name = "N", default_value_t = 1, requires = "linux")]
     threads: usize,
+}
+
+impl Options {
+    /// Returns the order of queries, if one was asked for.
+    fn order(&self) -> Option<Order> {
+        self.dispatch.map(|policy| Order { policy, dispatchers: self.dispatchers.into() })
+    }
 }
 
 /// `NAME=FILE`.
@@ -124,58 +144,105 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     if options.linux {
         let server = linux::Server::start(&listen, options.threads, &shared)?;
         announce(server.addresses())?;
-        follow_signals(&mut signals, &shared)?;
+        let running = Running { shared, dispatched: None };
+        follow_signals(&mut signals, &running)?;
         // From here on every answer is counted.
         server.stop();
-        print_counts(&shared)?;
+        running.print_counts()?;
         return Ok(());
     }
     let (ready, started) = channel();
-    let signalled = Arc::clone(&shared);
     std::thread::Builder::new()
         .name("dns-signals".to_owned())
-        .spawn(move || end_on_signal(&started, signals, &signalled))
+        .spawn(move || end_on_signal(&started, signals))
         .context("cannot start a thread")?;
-    tailwater::RuntimeBuilder::new().run(move || {
-        let service = Service::start(&listen, &shared)?;
-        tailwater::signal::end_earlier();
-        // Fails only if the other thread cannot print, and then it ends the process.
-        let _ = ready.send(service.addresses().to_vec());
-        service.join()
-    })??;
+    let (mut builder, order) = (tailwater::RuntimeBuilder::new(), options.order());
+    if order.is_some() {
+        builder = builder.without_quantum(
+            "queries run in the order of --dispatch, whose policy has a quantum of its own, or none",
+        );
+    }
+    builder.run(move || serve(&listen, shared, order, &ready))??;
     Ok(())
 }
 
-/// Prints the addresses of the service, and ends the process on a signal.
-fn end_on_signal(started: &Receiver<Vec<SocketAddr>>, mut signals: Signals, shared: &Arc<Shared>) {
-    // If the service failed to start, the other thread prints the reason.
-    let Ok(addresses) = started.recv() else { return };
-    let printed = announce(&addresses).and_then(|()| follow_signals(&mut signals, shared));
-    if tailwater::signal::is_replaced() {
-        finish_connections(shared);
+/// Starts the service and reports it as `ready`; returns only if it fails.
+fn serve(
+    listen: &[SocketAddr],
+    shared: Arc<Shared>,
+    order: Option<Order>,
+    ready: &Sender<(Vec<SocketAddr>, Running)>,
+) -> std::io::Result<()> {
+    // A send fails only if the other thread cannot print, and then it ends the process.
+    let Some(order) = order else {
+        let service = Service::start(listen, &shared)?;
+        tailwater::signal::end_earlier();
+        let _ = ready.send((service.addresses().to_vec(), Running { shared, dispatched: None }));
+        return service.join();
+    };
+    let service = Dispatched::start(listen, &shared, order)?;
+    tailwater::signal::end_earlier();
+    let _ = ready.send((service.addresses(), Running { shared, dispatched: Some(service) }));
+    loop {
+        tailwater::thread::park();
     }
-    let printed = printed.and_then(|()| print_counts(shared));
+}
+
+/// A server that runs.
+struct Running {
+    shared: Arc<Shared>,
+    dispatched: Option<Dispatched>,
+}
+
+impl Running {
+    /// Returns the number of open connections.
+    fn connections(&self) -> u64 {
+        match &self.dispatched {
+            // The program has no others.
+            Some(_) => tailwater::net::counters().tcp_connections,
+            None => self.shared.connections() as u64,
+        }
+    }
+
+    fn print_counts(&self) -> std::io::Result<()> {
+        let Some(dispatched) = &self.dispatched else {
+            return writeln!(std::io::stdout(), "{}", self.shared.counts());
+        };
+        writeln!(std::io::stdout(), "{}", dispatched.counts())?;
+        dispatched.classes().iter().try_for_each(|class| writeln!(std::io::stdout(), "class {class}"))
+    }
+}
+
+/// Prints the addresses of the service, and ends the process on a signal.
+fn end_on_signal(started: &Receiver<(Vec<SocketAddr>, Running)>, mut signals: Signals) {
+    // If the service failed to start, the other thread prints the reason.
+    let Ok((addresses, running)) = started.recv() else { return };
+    let printed = announce(&addresses).and_then(|()| follow_signals(&mut signals, &running));
+    if tailwater::signal::is_replaced() {
+        finish_connections(&running);
+    }
+    let printed = printed.and_then(|()| running.print_counts());
     std::process::exit(i32::from(printed.is_err()));
 }
 
 /// Waits until no connection is open: the next ones are the later instance's. A client that goes on
 /// asking is cut off after the idle time.
-fn finish_connections(shared: &Shared) {
+fn finish_connections(running: &Running) {
     let began = Instant::now();
     // One that is accepted shows a moment after the last one has ended.
     let mut quiet = 0;
-    while quiet < QUIET_LOOKS && began.elapsed() < shared.limits().idle {
+    while quiet < QUIET_LOOKS && began.elapsed() < running.shared.limits().idle {
         std::thread::sleep(LOOK);
-        quiet = if shared.connections() == 0 { quiet + 1 } else { 0 };
+        quiet = if running.connections() == 0 { quiet + 1 } else { 0 };
     }
 }
 
 /// Reloads on SIGHUP and prints counters on SIGUSR1; returns at the other signals.
-fn follow_signals(signals: &mut Signals, shared: &Arc<Shared>) -> std::io::Result<()> {
+fn follow_signals(signals: &mut Signals, running: &Running) -> std::io::Result<()> {
     for signal in signals.forever() {
         match signal {
-            SIGHUP => reload(shared)?,
-            SIGUSR1 => print_counts(shared)?,
+            SIGHUP => reload(&running.shared)?,
+            SIGUSR1 => running.print_counts()?,
             _ => break,
         }
     }
@@ -206,10 +273,6 @@ fn sweep(shared: &Arc<Shared>) {
             }
         }
     }));
-}
-
-fn print_counts(shared: &Shared) -> std::io::Result<()> {
-    writeln!(std::io::stdout(), "{}", shared.counts())
 }
 
 fn announce(addresses: &[SocketAddr]) -> std::io::Result<()> {

@@ -2,7 +2,8 @@
 //!
 //! Owns the pure part, [names](name), [record data](rdata), [zones](zone), [catalogs](catalog) and
 //! [answers](answer), which uses neither sockets nor clocks; the zones being served and their
-//! [reload](store); the [server](serve) on either kind of sockets; its [command line](cli). The
+//! [reload](store); the [server](serve) on either kind of sockets, or
+//! [behind dispatchers](dispatched); its [command line](cli). The
 //! wire format is the crate `domain`'s.
 
 #![forbid(unsafe_code)]
@@ -10,6 +11,7 @@
 pub mod answer;
 pub mod catalog;
 pub mod cli;
+pub mod dispatched;
 pub mod linux;
 pub mod name;
 pub mod rdata;

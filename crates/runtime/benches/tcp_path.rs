@@ -4,7 +4,8 @@
 //! * `round`: a request and its answer of a given size. Each side receives one segment (look-up,
 //!   lock, protocol, copy out) and sends one (copy in, protocol, frame with checksum), so a service
 //!   pays half of it for a request;
-//! * `bulk`: a full segment one way, acknowledgments included;
+//! * `bulk`: full segments one way, one or 40 for each read, acknowledgments included; read by a
+//!   copy or on loan;
 //! * `overtaken`: batches of sixteen full segments, in order and with the second half first, as
 //!   when another kthread takes over a ring. The difference is the cost of resequencing, including
 //!   the answers with SACK and their processing by the sender.
@@ -16,13 +17,14 @@ mod platform;
 use criterion::{BenchmarkId, Criterion, Throughput};
 use platform::{Kthreads, Stack};
 use std::collections::VecDeque;
+use std::hint::black_box;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 use tailwater_net::tcp::Socket;
 use tailwater_net::{Mode, NetConfig, Outlet, OutletError};
 use tailwater_tcp::listen::ListenConfig;
-use tailwater_tcp::{Config, Events};
+use tailwater_tcp::{Buffer, Config, Events};
 use tailwater_wire::Checksums::Verify;
 
 tailwater::allocator!();
@@ -131,6 +133,28 @@ impl Pair {
         }
         len
     }
+
+    /// As [`read`](Self::read), on loan: looks at a byte of each cache line.
+    fn read_lent(&mut self, n: usize) -> usize {
+        let now = Stack::tcp_now(&self.wires[n]);
+        let (mut lent, mut inner) = (Buffer::default(), self.ends[n].lock());
+        let len = inner.lend(&mut lent).expect("something is there");
+        drop(inner);
+        look(lent.as_slice());
+        let mut inner = self.ends[n].lock();
+        inner.connection.recv_done(len);
+        lent.consume(len);
+        inner.return_loan(&mut lent);
+        if inner.connection.wants_transmit(now) {
+            self.hosts[n].settle(&mut self.wires[n], &self.ends[n], &mut inner, Events::empty(), now);
+        }
+        len
+    }
+}
+
+/// Reads a byte of each cache line.
+fn look(bytes: &[u8]) {
+    black_box(bytes.iter().step_by(64).fold(0u8, |sum, &byte| sum.wrapping_add(byte)));
 }
 
 fn round(c: &mut Criterion) {
@@ -152,19 +176,34 @@ fn round(c: &mut Criterion) {
 }
 
 fn bulk(c: &mut Criterion) {
-    let mut pair = Pair::new();
+    const SEGMENT: usize = 1448;
     let mut group = c.benchmark_group("tcp_bulk");
-    let (data, mut buf) = (vec![7; 1448], vec![0; 4096]);
-    group.throughput(Throughput::Bytes(1448));
-    group.bench_function("1448", |b| {
-        b.iter(|| {
-            pair.write(0, &data);
-            pair.pass(Duration::from_micros(1));
-            assert_eq!(pair.deliver(0), 1);
-            assert_eq!(pair.read(1, &mut buf), 1448);
-            pair.deliver(1);
-        });
-    });
+    for segments in [1, 40] {
+        let (data, mut buf) = (vec![7; segments * SEGMENT], vec![0; 64 << 10]);
+        group.throughput(Throughput::Bytes(data.len() as u64));
+        for (name, lent) in [("read", false), ("lent", true)] {
+            let mut pair = Pair::new();
+            group.bench_function(BenchmarkId::new(name, data.len()), |b| {
+                b.iter(|| {
+                    pair.write(0, &data);
+                    let mut left = data.len();
+                    // More than one turn while the congestion window grows.
+                    while left > 0 {
+                        pair.pass(Duration::from_micros(1));
+                        pair.deliver(0);
+                        left -= if lent {
+                            pair.read_lent(1)
+                        } else {
+                            let len = pair.read(1, &mut buf);
+                            look(&buf[..len]);
+                            len
+                        };
+                        pair.deliver(1);
+                    }
+                });
+            });
+        }
+    }
 }
 
 fn overtaken(c: &mut Criterion) {

@@ -33,6 +33,7 @@ use domain::rdata::Tsig;
 
 use crate::catalog::Catalog;
 use crate::name::FlatName;
+use crate::zone::Found;
 use write::{begin, finish};
 
 /// Maximum length of an answer over UDP in octets, and the receive size we announce: it fits into
@@ -106,6 +107,26 @@ pub fn respond(zones: &Catalog, query: &[u8], transport: Transport, out: &mut Ve
         }
         None => fail(header, &request, OptRcode::REFUSED, out),
     }
+}
+
+/// Returns whether the answer to `query` takes iterated hashes of names, and so many times as long
+/// as others: a client that asks for DNSSEC records gets NSEC3 records for what the zone does not
+/// hold. Aliases are not followed.
+pub fn takes_hashes(zones: &Catalog, query: &[u8]) -> bool {
+    let Ok(message) = Message::from_slice(query) else { return false };
+    let mut name = FlatName::root();
+    let Ok(request) = Request::parse(message, &mut name) else { return false };
+    request.secure()
+        && refuse(&request).is_none()
+        && zones.find(request.name, request.name.labels()).is_some_and(|zone| {
+            zone.iterates_hashes()
+                && match zone.find(request.name) {
+                    Found::Exact(node) => node.rrset(request.rtype).is_none() && request.rtype != Rtype::ANY,
+                    Found::Cut { node, .. } => node.rrset(Rtype::DS).is_none(),
+                    Found::Redirected { .. } => false,
+                    Found::Wildcard { .. } | Found::Missing { .. } => true,
+                }
+        })
 }
 
 /// Returns the error code of a question that is not looked up.

@@ -17,7 +17,7 @@ use std::time::Duration;
 use rustix::net::{RecvFlags, recvfrom};
 
 use crate::store::Store;
-use counters::{Counters, Counts};
+use counters::{Counters, Counts, Set};
 
 /// A UDP socket.
 pub trait Datagrams {
@@ -163,7 +163,12 @@ impl Shared {
         &self.limits
     }
 
-    /// Returns the counters.
+    /// Returns the counters that all connections share.
+    pub fn counters(&self) -> &Set {
+        self.counters.shared()
+    }
+
+    /// Returns the present values of all counters.
     pub fn counts(&self) -> Counts {
         self.counters.read()
     }

@@ -39,7 +39,7 @@ impl Permit {
         if shared.connections.try_update(Relaxed, Relaxed, free).is_ok() {
             return Some(Self(Arc::clone(shared)));
         }
-        shared.counters.shared().add(Event::Refused);
+        shared.counters().add(Event::Refused);
         None
     }
 
@@ -103,7 +103,7 @@ impl<S: Stream> Connection<'_, S> {
             // No view is kept between queries: an idle connection would keep replaced zones alive.
             let zones = self.shared.store.zones();
             let Verdict::Reply(answered) = respond(&zones, query, Transport::Tcp, &mut self.answer) else {
-                self.shared.counters.shared().add(Event::Ignored);
+                self.shared.counters().add(Event::Ignored);
                 self.flush()?;
                 return Err(ErrorKind::InvalidData.into());
             };
@@ -111,7 +111,7 @@ impl<S: Stream> Connection<'_, S> {
             // An answer has at most 65,535 octets.
             self.answers.extend_from_slice(&(self.answer.len() as u16).to_be_bytes());
             self.answers.extend_from_slice(&self.answer);
-            self.shared.counters.shared().add_answer(Transport::Tcp, answered);
+            self.shared.counters().add_answer(Transport::Tcp, answered);
             if self.answers.len() >= FLUSH_AT {
                 self.flush()?;
             }

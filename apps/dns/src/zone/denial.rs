@@ -69,7 +69,11 @@ impl Parameters {
     /// RFC 5155, section 5; `name` is in lower case.
     fn hash(&self, name: &[u8]) -> Hash {
         let first = sha1([name, &self.salt]);
-        (0..self.iterations).fold(first, |hash, _| sha1([&hash, &self.salt]))
+        (0..self.iterations).fold(first, |hash, _| {
+            // All hashes of an answer may take 100 us.
+            tailwater::poll();
+            sha1([&hash, &self.salt])
+        })
     }
 }
 
@@ -116,6 +120,11 @@ impl Denial {
         rrset.add(rtype, ttl, data);
         self.hashes.push(Hashed { hash, name: store(owner.name()), rrset });
         Ok(())
+    }
+
+    /// Returns whether proofs are NSEC3 records by hashes of more than one iteration.
+    pub fn iterates_hashes(&self) -> bool {
+        self.parameters.as_ref().is_some_and(|parameters| parameters.iterations > 0)
     }
 
     /// Puts the records in order, once the zone has all.

@@ -222,6 +222,11 @@ impl Zone {
         self.servers.iter().map(move |server| (server, node(server)))
     }
 
+    /// Returns whether iterated hashes of names prove what the zone does not hold (RFC 5155).
+    pub fn iterates_hashes(&self) -> bool {
+        self.denial.iterates_hashes()
+    }
+
     /// Follows a name that is within the zone from the apex down.
     ///
     /// # Panics

@@ -86,3 +86,45 @@ fn hangup_reloads_what_is_right_and_keeps_the_rest() {
         "{errors}"
     );
 }
+
+#[test]
+fn a_dispatcher_reports_its_classes_and_a_quantum_beside_its_policy_stays_off() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("zone");
+    std::fs::write(&file, HEAD).unwrap();
+    let zone = format!("example={}", file.display());
+    for words in [&["--dispatch", "mq:5us"][..], &["--dispatch", "c-fcfs", "--dispatchers", "1"]] {
+        let mut command = dns(&["--listen", "0.0.0.0:5300", "--zone", &zone]);
+        command.args(words).envs([("TAILWATER_KTHREADS", "2"), ("TAILWATER_QUANTUM_US", "15")]);
+        let mut server = Program::start(&mut command);
+        server.error_line_with("the quantum of 15 us stays off: queries run in the order of --dispatch");
+        server.line_with("listening on 0.0.0.0:5300");
+        server.signal(Signal::TERM);
+        server.line_with("0 answered over UDP");
+        for class in ["plain", "hashed"] {
+            server.line_with(&format!("class {class}: 0 accepted, 0 dropped, "));
+        }
+        assert!(server.finish().status.success());
+    }
+}
+
+#[test]
+fn orders_that_cannot_be_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("zone");
+    std::fs::write(&file, HEAD).unwrap();
+    let zone = format!("example={}", file.display());
+    for (words, advice) in [
+        (&["--dispatch", "mq:5us", "--linux"][..], "--linux"),
+        (&["--dispatch", "srpt"], "use mq:5us"),
+        (&["--dispatchers", "1"], "--dispatch"),
+        (&["--dispatch", "mq:5us", "--dispatchers", "65"], "--dispatchers"),
+        (&["--dispatch", "jbsq:2,5us"], "need 2 kthreads; the program has 1"),
+        (&["--dispatch", "steal", "--dispatchers", "1"], "use c-fcfs"),
+    ] {
+        let mut command = dns(&["--zone", &zone]);
+        let output = run(command.args(words).env("TAILWATER_KTHREADS", "1"), b"");
+        let said = text(&output.stderr);
+        assert!(!output.status.success() && said.contains(advice), "{words:?}: {said}");
+    }
+}

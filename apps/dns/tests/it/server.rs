@@ -1,18 +1,19 @@
 //! The server on sockets of both kinds: connections, their bounds, and reloads under load.
 
-use crate::common::{edns_query, name, query, show};
+use crate::common::{edns_query, name, query, secure_query, show};
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
+use tailwater_dns::dispatched::{Dispatched, Order};
 use tailwater_dns::linux::Server;
 use tailwater_dns::serve::tcp::Permit;
 use tailwater_dns::serve::{Datagrams, Limits, Shared, Stream};
 use tailwater_dns::service::Service;
 use tailwater_dns::store::{Source, Store};
-use tailwater_testkit::{PATIENCE, until};
+use tailwater_testkit::{PATIENCE, own_process, until};
 
 fn write_zone(file: &Path, serial: u32) {
     let mut text = format!("$TTL 60\n@ SOA ns h {serial} 2 3 4 5\n NS ns\nns A 192.0.2.1\n");
@@ -157,6 +158,86 @@ fn connections_carry_many_queries_and_reloads_lose_nothing_on_tailwater() {
         })
         .unwrap();
     reloader.join().unwrap();
+}
+
+/// The same behind a dispatcher, which is inline or has a kthread of its own.
+fn carry_many_queries_behind_a_dispatcher(policy: &'static str, kthreads: u16) {
+    let (_folder, shared) = shared(Limits { connections: 1, ..Limits::default() });
+    tailwater::RuntimeBuilder::new()
+        .kthreads(kthreads)
+        .run(move || {
+            let order = Order { policy: policy.parse().unwrap(), dispatchers: 0 };
+            let service = Dispatched::start(&loopback(), &shared, order).unwrap();
+            let address = service.addresses()[0];
+            let connect = || {
+                let stream = tailwater::net::TcpStream::connect(address).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                stream
+            };
+            let mut stream = connect();
+            let refused = connect().read(&mut [0]);
+            assert!(!refused.is_ok_and(|len| len > 0), "one connection at a time");
+            talk(&mut stream);
+            let counts = service.counts();
+            assert_eq!((counts.tcp, counts.ignored, counts.refused), (55, 1, 1));
+        })
+        .unwrap();
+}
+
+#[test]
+fn connections_carry_many_queries_in_the_order_of_a_policy() {
+    own_process(|| carry_many_queries_behind_a_dispatcher("mq:5us", 1));
+}
+
+#[test]
+fn connections_carry_many_queries_through_a_dispatcher_with_a_kthread_of_its_own() {
+    own_process(|| carry_many_queries_behind_a_dispatcher("jbsq:2,5us", 2));
+}
+
+#[test]
+fn queries_that_take_hashes_are_a_class_of_their_own() {
+    own_process(|| {
+        let (folder, shared) = shared(Limits::default());
+        let file = folder.path().join("example.zone");
+        let zone = std::fs::read_to_string(&file).unwrap() + "@ NSEC3PARAM 1 0 100 AABB\nsub NS ns.else.\n";
+        std::fs::write(&file, zone).unwrap();
+        assert_eq!(shared.store.reload().loaded, 1);
+        tailwater::RuntimeBuilder::new()
+            .kthreads(1)
+            .run(move || {
+                let order = Order { policy: "mq:5us".parse().unwrap(), dispatchers: 0 };
+                let service = Dispatched::start(&loopback(), &shared, order).unwrap();
+                let socket = tailwater::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+                socket.connect(service.addresses()[0]).unwrap();
+                socket.set_read_timeout(Some(PATIENCE)).unwrap();
+                let mut stream = tailwater::net::TcpStream::connect(service.addresses()[0]).unwrap();
+                stream.set_read_timeout(Some(PATIENCE)).unwrap();
+                let accepted =
+                    || -> Vec<_> { service.classes().iter().map(|class| class.accepted).collect() };
+                let mut expected = vec![0, 0];
+                for (question, class) in [
+                    (query("no.example.", "A"), 0),
+                    (secure_query("ns.example.", "A"), 0),
+                    (secure_query("ns.example.", "ANY"), 0),
+                    (secure_query("elsewhere.", "A"), 0),
+                    (secure_query("no.example.", "A"), 1),
+                    (secure_query("ns.example.", "TXT"), 1),
+                    (secure_query("a.sub.example.", "A"), 1),
+                ] {
+                    socket.send(&question).unwrap();
+                    socket.recv(&mut [0; 1500]).unwrap();
+                    stream.write_all(&framed(&[question])).unwrap();
+                    read_message(&mut stream);
+                    expected[class] += 2;
+                    assert_eq!(accepted(), expected);
+                }
+                // A datagram without an answer.
+                socket.send(&[0; 5]).unwrap();
+                until("it is counted", || service.counts().ignored == 1);
+                assert_eq!((service.counts().udp, service.counts().tcp), (7, 7));
+            })
+            .unwrap();
+    });
 }
 
 #[test]

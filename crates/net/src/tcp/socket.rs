@@ -110,22 +110,17 @@ impl<P: Platform> Inner<P> {
         let result = if peek { self.connection.peek(buf) } else { self.connection.recv(buf) };
         match result {
             Ok(len) => {
-                if let Some(tag) = &mut self.traced
-                    && !peek
-                    && let Some(request) = tag.take(len)
-                {
-                    P::received(Some(request));
+                if !peek {
+                    self.note_received(len);
                 }
                 Ok(len)
             }
-            Err(RecvError::WouldBlock) => Err(Refusal::WouldBlock),
-            // The failure is reported once; after that the stream is at its end.
-            Err(RecvError::Failed(_)) => self.take_failure().map_or(Ok(0), |it| Err(Refusal::Failed(it))),
+            Err(error) => self.nothing_received(error),
         }
     }
 
     /// Moves received data to the end of `into`, on loan: see [`Connection::lend`]. Returns the
-    /// number of bytes; zero at the end of the stream. Traced requests end here.
+    /// number of bytes; zero at the end of the stream.
     ///
     /// # Errors
     /// As [`receive`](Self::receive).
@@ -133,11 +128,47 @@ impl<P: Platform> Inner<P> {
     pub fn lend(&mut self, into: &mut Buffer) -> Result<usize, Refusal> {
         match self.connection.lend(into) {
             Ok(len) => {
-                self.traced = None;
+                self.note_received(len);
                 Ok(len)
             }
-            Err(RecvError::WouldBlock) => Err(Refusal::WouldBlock),
-            Err(RecvError::Failed(_)) => self.take_failure().map_or(Ok(0), |it| Err(Refusal::Failed(it))),
+            Err(error) => self.nothing_received(error),
+        }
+    }
+
+    /// As [`lend`](Self::lend), for a thread that serves many connections: traced requests end
+    /// here.
+    ///
+    /// # Errors
+    /// As [`receive`](Self::receive).
+    #[inline]
+    pub fn lend_untraced(&mut self, into: &mut Buffer) -> Result<usize, Refusal> {
+        self.traced = None;
+        self.lend(into)
+    }
+
+    /// Takes back what is on loan: see [`Connection::return_loan`].
+    pub fn return_loan(&mut self, from: &mut Buffer) {
+        if let Some(tag) = &mut self.traced {
+            tag.give_back(from.len());
+        }
+        self.connection.return_loan(from);
+    }
+
+    /// The thread that reads the first byte of a traced request receives it.
+    #[inline]
+    fn note_received(&mut self, len: usize) {
+        if let Some(tag) = &mut self.traced
+            && let Some(request) = tag.take(len)
+        {
+            P::received(Some(request));
+        }
+    }
+
+    /// A failure is reported once; after that the stream is at its end.
+    fn nothing_received(&mut self, error: RecvError) -> Result<usize, Refusal> {
+        match error {
+            RecvError::WouldBlock => Err(Refusal::WouldBlock),
+            RecvError::Failed(_) => self.take_failure().map_or(Ok(0), |it| Err(Refusal::Failed(it))),
         }
     }
 

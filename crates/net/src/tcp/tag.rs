@@ -40,6 +40,13 @@ impl<R: Copy> Tag<R> {
         None
     }
 
+    /// Counts `len` bytes as unread again, which lie before all others.
+    pub fn give_back(&mut self, len: usize) {
+        if let Some((ahead, _)) = &mut self.unread {
+            *ahead += len;
+        }
+    }
+
     /// Returns the last request.
     pub fn last(&self) -> Option<R> {
         self.last
@@ -64,6 +71,15 @@ mod tests {
         assert_eq!(tag.take(40), None, "what lay before it");
         assert_eq!(tag.take(1), Some(request(1)));
         assert_eq!(tag.take(1), None, "once");
+    }
+
+    #[test]
+    fn bytes_that_are_given_back_lie_before_the_request() {
+        let mut tag = Tag::default();
+        assert!(tag.put(0, request(1)));
+        tag.give_back(10);
+        assert_eq!(tag.take(10), None);
+        assert_eq!(tag.take(1), Some(request(1)));
     }
 
     #[test]

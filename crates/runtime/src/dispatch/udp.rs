@@ -64,6 +64,12 @@ pub trait Service: Send + Sync + 'static {
     /// ([`UdpServer::unclassified`]); over TCP its connection is closed.
     fn classify(&self, request: &[u8]) -> usize;
 
+    /// As [`classify`](Self::classify), of a request that came as a datagram, which has no length
+    /// before it. What is provided calls that.
+    fn classify_datagram(&self, request: &[u8]) -> usize {
+        self.classify(request)
+    }
+
     /// Returns how long a request takes, if that can be told: for
     /// [`Policy::shortest_remaining`](super::Policy::shortest_remaining).
     fn work(&self, request: &[u8]) -> Option<Duration> {
@@ -291,16 +297,16 @@ fn receive<S: Service + ?Sized>(endpoint: &Endpoint, service: &S, submit: &Submi
         };
         errors = 0;
         let bytes = &buffer[..len];
-        match catch(|| classify(service, bytes, flow_of(from))) {
+        match catch(|| request(service, service.classify_datagram(bytes), bytes, flow_of(from))) {
             Some(request) => submit(request, bytes.into(), from),
             None => drop(endpoint.unclassified.fetch_add(1, Relaxed)),
         }
     }
 }
 
-/// Returns the request that `bytes` are.
-pub fn classify<S: Service + ?Sized>(service: &S, bytes: &[u8], flow: u32) -> Request {
-    Request::new(service.classify(bytes)).work(service.work(bytes).unwrap_or_default()).flow(flow)
+/// Returns the request of a class that `bytes` are.
+pub fn request<S: Service + ?Sized>(service: &S, class: usize, bytes: &[u8], flow: u32) -> Request {
+    Request::new(class).work(service.work(bytes).unwrap_or_default()).flow(flow)
 }
 
 /// Returns the flow of a sender.

@@ -331,7 +331,7 @@ fn first_change(
         if lent.capacity() == 0 {
             *lent = spares.pop().unwrap_or_default();
         }
-        match inner.lend(lent) {
+        match inner.lend_untraced(lent) {
             Ok(fresh @ 1..) => return Some(Change::Received(fresh)),
             Ok(_) if !inner.has_failed() => return Some(Change::Eof),
             Err(Refusal::Failed(failure)) => return Some(Change::Closed(Some(TcpStream::kind_of(failure)))),

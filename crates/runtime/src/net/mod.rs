@@ -29,8 +29,8 @@ pub use addr::ToSocketAddrs;
 pub use tailwater_net::NetCounters;
 #[cfg(feature = "tcp")]
 pub use tcp::{
-    Congestion, Corked, Incoming, SharedBytes, TcpInfo, TcpKeepalive, TcpListener, TcpOptions, TcpState,
-    TcpStats, TcpStream,
+    Congestion, Corked, Incoming, Loan, SharedBytes, TcpInfo, TcpKeepalive, TcpListener, TcpOptions,
+    TcpState, TcpStats, TcpStream,
 };
 pub use udp::UdpSocket;
 

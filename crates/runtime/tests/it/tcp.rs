@@ -27,6 +27,10 @@ fn streams_behave_like_those_of_std() {
                 reads_and_writes_time_out();
                 a_non_blocking_stream_never_waits();
                 a_peek_leaves_what_it_saw();
+                a_loan_shows_what_a_read_would_and_gives_back_what_is_left();
+                a_loan_grows_beyond_the_window_until_its_thread_has_enough();
+                a_kept_loan_stops_the_peer_and_a_consumed_one_does_not();
+                a_loan_waits_and_ends_as_a_read_does();
                 buffers_are_filled_and_emptied_in_order();
                 clones_share_everything_and_the_last_one_closes();
                 a_shutdown_wakes_waiting_threads();
@@ -290,6 +294,99 @@ fn a_peek_leaves_what_it_saw() {
     while server.peek(&mut a).unwrap() < 10 {}
     server.read_exact(&mut b).unwrap();
     assert_eq!((&a, &b), (b"seen twice", b"seen twice"));
+}
+
+fn a_loan_shows_what_a_read_would_and_gives_back_what_is_left() {
+    let (mut client, mut server) = pair();
+    client.write_all(b"lent and read").unwrap();
+    while server.peek(&mut [0; 13]).unwrap() < 13 {}
+    let mut loan = server.recv_loan().unwrap();
+    assert_eq!(*loan, *b"lent and read");
+    client.write_all(b", and more").unwrap();
+    let mut behind = [0; 10];
+    server.try_clone().unwrap().read_exact(&mut behind).unwrap();
+    assert_eq!(&behind, b", and more", "what is on loan is the loan's");
+    loan.consume(5);
+    assert_eq!(*loan, *b"and read");
+    drop(loan);
+    let mut rest = [0; 8];
+    server.read_exact(&mut rest).unwrap();
+    assert_eq!(&rest, b"and read");
+    client.write_all(b"the end").unwrap();
+    client.shutdown(Shutdown::Write).unwrap();
+    while server.peek(&mut [0; 7]).unwrap() < 7 {}
+    server.recv_loan().unwrap().consume_all();
+    assert!(server.recv_loan().unwrap().is_empty(), "the end of the stream");
+    drop(server);
+    assert_eq!(client.read(&mut [0]).unwrap(), 0, "consumed data is no reason for a reset");
+}
+
+fn a_loan_grows_beyond_the_window_until_its_thread_has_enough() {
+    let options = TcpOptions::new().receive_buffer(16 << 10);
+    for kept in [0, 90_000] {
+        let (mut client, mut server) = pair_with(&options);
+        let message = pattern(0, 100_000);
+        let sent = message.clone();
+        let sender = thread::spawn(move || client.write_all(&sent).map(|()| client).unwrap());
+        let mut loan = server.recv_loan().unwrap();
+        while loan.len() < message.len() {
+            assert!(loan.extend().unwrap() > 0);
+        }
+        assert!(*loan == message[..]);
+        loan.consume(message.len() - kept);
+        drop(loan);
+        let mut rest = vec![0; kept];
+        server.read_exact(&mut rest).unwrap();
+        assert!(rest == message[message.len() - kept..], "what was kept is there once");
+        drop(sender.join().unwrap());
+        let mut end = server.recv_loan().unwrap();
+        assert_eq!((end.len(), end.extend().unwrap()), (0, 0));
+    }
+}
+
+fn a_kept_loan_stops_the_peer_and_a_consumed_one_does_not() {
+    let options = TcpOptions::new().receive_buffer(8192).send_buffer(8192);
+    let (mut client, server) = pair_with(&options);
+    client.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
+    while client.write(&[1; 4096]).is_ok() {}
+    let loan = server.recv_loan().unwrap();
+    // What is in the send buffer may still arrive.
+    while client.write(&[1; 4096]).is_ok() {}
+    assert!(client.stats().retransmissions == 0 && loan.len() <= 8192);
+    loan.consume_all();
+    client.set_write_timeout(Some(PATIENCE)).unwrap();
+    let bytes = 1 << 20;
+    let sender = thread::spawn(move || client.write_all(&vec![2; bytes]).unwrap());
+    let mut twos = 0;
+    while twos < bytes {
+        let loan = server.recv_loan().unwrap();
+        twos += loan.iter().filter(|&&byte| byte == 2).count();
+        loan.consume_all();
+    }
+    sender.join().unwrap();
+}
+
+fn a_loan_waits_and_ends_as_a_read_does() {
+    let (client, server) = pair();
+    server.set_read_timeout(Some(Duration::from_millis(5))).unwrap();
+    assert_eq!(server.recv_loan().unwrap_err().kind(), ErrorKind::WouldBlock);
+    server.set_read_timeout(None).unwrap();
+    server.set_nonblocking(true).unwrap();
+    assert_eq!(server.recv_loan().unwrap_err().kind(), ErrorKind::WouldBlock);
+    server.set_nonblocking(false).unwrap();
+    (&client).write_all(b"kept").unwrap();
+    let loan = server.recv_loan().unwrap();
+    drop(loan);
+    client.set_linger(Some(Duration::ZERO)).unwrap();
+    drop(client);
+    while server.take_error().unwrap().is_none() {
+        thread::yield_now();
+    }
+    let (client, server) = pair();
+    (&client).write_all(b"never read").unwrap();
+    drop(server.recv_loan().unwrap());
+    drop(server);
+    assert_eq!(kind((&client).read(&mut [0])), ErrorKind::ConnectionReset, "unread data was lost");
 }
 
 fn buffers_are_filled_and_emptied_in_order() {

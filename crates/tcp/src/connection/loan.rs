@@ -77,7 +77,8 @@ impl Connection {
     }
 
     /// Takes back what is on loan in `from`: it can be received again, before all other data. It is
-    /// copied only if data has arrived since.
+    /// copied only if data has arrived since. The memory of an empty `from` serves for what arrives
+    /// next, so an application that lends and returns one buffer at a time allocates none.
     pub fn return_loan(&mut self, from: &mut Buffer) {
         self.receive.return_loan(&mut from.0);
     }

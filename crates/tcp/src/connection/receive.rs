@@ -181,10 +181,12 @@ impl Receive {
         self.note_read(bytes);
     }
 
-    /// Takes back what is on loan in `from`: it is the first to be read. Empties `from`.
+    /// Takes back what is on loan in `from`: it is the first to be read. Empties `from`, whose
+    /// memory is for what arrives next if there is nothing to read.
     pub fn return_loan(&mut self, from: &mut Ring) {
         let returned = from.len() as u32;
-        if self.ring.len() == 0 && self.held.is_none() {
+        let spare = from.len() == 0 && from.capacity() > (self.limit as usize).next_power_of_two();
+        if self.ring.len() == 0 && self.held.is_none() && !spare {
             core::mem::swap(&mut self.ring, from);
         } else {
             let end = self.held.as_ref().map_or(self.next, |held| held.end(self.next));

@@ -18,7 +18,7 @@
 
 use super::super::dispatcher::Dispatcher;
 use super::super::server::catch;
-use super::super::udp::{Service, classify, flow_of};
+use super::super::udp::{Service, flow_of, request};
 use super::budget::{Budget, Room};
 use super::closing;
 use super::framing::Framing;
@@ -257,7 +257,9 @@ impl Connection {
         shared: &Shared<S>,
         dispatcher: Dispatcher<Job>,
     ) -> Result<(), End> {
-        let request = catch(|| classify(&*shared.service, &bytes, flow)).ok_or(End::Unclassified)?;
+        let service = &*shared.service;
+        let request =
+            catch(|| request(service, service.classify(&bytes), &bytes, flow)).ok_or(End::Unclassified)?;
         let len = taken.len;
         let number = self.wait_for_room(taken).ok_or(End::Over)?;
         // Before the wait for a place, which is the server's; after that for room, which is the

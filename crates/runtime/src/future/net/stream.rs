@@ -12,7 +12,7 @@
 
 use crate::future::operation::{Armed, Operation, Wait, WakerNode};
 use crate::net;
-use crate::net::tcp::{Inner, each};
+use crate::net::tcp::{Inner, each, lend};
 use crate::net::{TcpOptions, ToSocketAddrs};
 use crate::verbs::watch::Watchers;
 use core::future::poll_fn;
@@ -88,15 +88,7 @@ impl Half {
 
     fn poll_lend(&mut self, context: &Context<'_>, into: &mut Buffer) -> Poll<io::Result<usize>> {
         self.poll(context, |stream, arm| {
-            let lend = |inner: &mut Inner| {
-                let lent = inner.lend(into);
-                if lent.is_err() {
-                    // Before it waits for the peer, as a read does.
-                    inner.connection.await_peer();
-                }
-                lent
-            };
-            stream.receive_or(lend, |mut inner| arm(&mut inner))
+            stream.receive_or(|inner| lend(inner, into), |mut inner| arm(&mut inner))
         })
     }
 
@@ -476,7 +468,7 @@ impl ReadHalf {
 impl Drop for ReadHalf {
     fn drop(&mut self) {
         if !self.lent.is_empty() {
-            self.half.stream.return_loan(&mut self.lent);
+            self.half.stream.return_loan(0, &mut self.lent);
         }
     }
 }

@@ -7,6 +7,7 @@ mod corked;
 mod deferred;
 mod error;
 mod listener;
+mod loan;
 mod options;
 mod rounds;
 mod settings;
@@ -17,6 +18,7 @@ mod tuning;
 
 pub use corked::Corked;
 pub use listener::{Incoming, TcpListener};
+pub use loan::Loan;
 pub use options::{Congestion, TcpOptions};
 pub use stream::TcpStream;
 pub use tailwater_tcp::{
@@ -26,9 +28,9 @@ pub use tailwater_tcp::{
 #[cfg(feature = "future")]
 pub(crate) use listener::closed;
 pub(crate) use setup::window_of_ring;
-#[cfg(feature = "future")]
-pub(crate) use stream::each;
 pub(super) use {deferred::Deferred, setup::secrets};
+#[cfg(feature = "future")]
+pub(crate) use {rounds::lend, stream::each};
 
 use super::platform::Kthreads;
 

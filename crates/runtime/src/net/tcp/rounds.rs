@@ -1,5 +1,5 @@
-//! The side of a stream for event loops and the reading halves of futures: its locked state, and
-//! one step at the end of a round or a loan.
+//! The side of a stream for event loops, loans and the reading halves of futures: its locked state,
+//! the beginning of a loan, and one step at the end of a round or a loan.
 
 use super::stream::TcpStream;
 use crate::net::driver::KthreadOutlet;
@@ -7,8 +7,8 @@ use crate::net::error::IntoIo;
 use crate::net::platform::Stack;
 use crate::net::tcp::Inner;
 use std::io;
-use tailwater_net::tcp::Failure;
-use tailwater_tcp::{Connection, Events};
+use tailwater_net::tcp::{Failure, Refusal};
+use tailwater_tcp::{Buffer, Connection, Events};
 
 impl TcpStream {
     /// Calls `look` with the locked state. A call that changes the connection is followed by
@@ -51,16 +51,31 @@ impl TcpStream {
         }
     }
 
-    /// Takes back what is on loan; a thread that waits for data finds it.
-    pub(crate) fn return_loan(&self, lent: &mut tailwater_tcp::Buffer) {
+    /// Ends the loan of `done` bytes, and takes `lent`, the rest, back; a thread that waits for
+    /// data finds it.
+    pub(crate) fn return_loan(&self, done: usize, lent: &mut Buffer) {
         let now = Stack::tcp_now(&KthreadOutlet);
+        let events = if lent.is_empty() { Events::empty() } else { Events::READABLE };
         let mut inner = self.socket.lock();
-        inner.connection.return_loan(lent);
-        self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, Events::READABLE, now);
+        inner.connection.recv_done(done);
+        inner.return_loan(lent);
+        if !events.is_empty() || inner.connection.wants_transmit(now) {
+            self.stack.settle(&mut KthreadOutlet, &self.socket, &mut inner, events, now);
+        }
     }
 
     /// Returns the kind of error that a call would report for `failure`.
     pub(crate) fn kind_of(failure: Failure) -> io::ErrorKind {
         failure.into_io().kind()
     }
+}
+
+/// Moves received data to the end of `into`, on loan; where there is none, releases a small segment
+/// that waits for the peer, as a read does.
+pub(crate) fn lend(inner: &mut Inner, into: &mut Buffer) -> Result<usize, Refusal> {
+    let lent = inner.lend(into);
+    if lent.is_err() {
+        inner.connection.await_peer();
+    }
+    lent
 }

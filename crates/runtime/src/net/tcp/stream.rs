@@ -412,7 +412,10 @@ impl TcpStream {
         self.receive(|inner| inner.receive(buf, true))
     }
 
-    fn receive(&self, mut take: impl FnMut(&mut Inner) -> Result<usize, Refusal>) -> io::Result<usize> {
+    pub(super) fn receive(
+        &self,
+        mut take: impl FnMut(&mut Inner) -> Result<usize, Refusal>,
+    ) -> io::Result<usize> {
         crate::poll();
         let (mut deadline, mut timed_out) = (None, false);
         loop {

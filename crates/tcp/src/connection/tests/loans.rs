@@ -37,6 +37,24 @@ fn lent_data_is_handed_over_without_a_copy_and_in_one_piece() {
 }
 
 #[test]
+fn a_buffer_that_is_returned_empty_serves_for_the_data_that_arrives_next() {
+    let mut pair = pair();
+    let mut memory = None;
+    for round in 0..3 {
+        pair.ends[0].send(&pattern(600 + round)).unwrap();
+        pair.wait(Duration::from_millis(10));
+        let mut buffer = Buffer::default();
+        let len = pair.ends[1].lend(&mut buffer).unwrap();
+        let first = buffer.as_slice().as_ptr();
+        assert_eq!(*memory.get_or_insert(first), first, "the same memory");
+        pair.ends[1].recv_done(len);
+        buffer.consume(len);
+        pair.ends[1].return_loan(&mut buffer);
+        assert_eq!(buffer.capacity(), 0);
+    }
+}
+
+#[test]
 fn lent_data_keeps_its_room_in_the_window() {
     let (mut pair, mut buffer) = (pair(), Buffer::default());
     pair.ends[0].send(&pattern(100_000)).unwrap();
