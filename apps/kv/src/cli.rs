@@ -25,9 +25,9 @@ use tailwater::dispatch::Policy;
 use crate::accepted::Accepted;
 use crate::clock::Clock;
 use crate::pid_file::PidFile;
-use crate::replicate::{self, Replication, Secret};
-use crate::server::{Listening, Sizes, Turns, kernel, user_threads};
-use crate::service::{Mode, Service, Settings};
+use crate::replicate::{self, Secret};
+use crate::server::{Listening, Turns, kernel, user_threads};
+use crate::service::{Mode, Service, Settings, Sizes};
 use crate::store::{Config, Store};
 
 /// Examples, for `after_help`.
@@ -224,7 +224,7 @@ fn service(
 ) -> std::io::Result<Arc<Service>> {
     let service = Service::new(store, settings);
     if let Some(replication) = replication {
-        Replication::prepare(&service, replication)?;
+        service.replicate(replication)?;
     }
     Ok(service)
 }
@@ -326,7 +326,7 @@ fn end_on_signal(
     // The service failed to start; the other thread reports why.
     let Ok((listening, service)) = started.recv() else { return };
     let waited =
-        until_signal(&service, clock, listening, pid_file, signals).and_then(|()| print_classes(&service));
+        until_signal(&service, clock, &listening, pid_file, signals).and_then(|()| print_classes(&listening));
     if let Err(error) = &waited {
         // Nothing is left to do if this fails too.
         let _ = writeln!(std::io::stderr(), "Error: {error:?}");
@@ -343,7 +343,7 @@ fn serve_linux(
 ) -> anyhow::Result<()> {
     let listening = kernel::start(service, clock)
         .with_context(|| format!("cannot listen on {}", service.settings.listen))?;
-    until_signal(service, clock, listening, pid_file, signals)
+    until_signal(service, clock, &listening, pid_file, signals)
 }
 
 /// Prints where the service listens and returns at a signal to end it. The file with the process id
@@ -351,7 +351,7 @@ fn serve_linux(
 fn until_signal(
     service: &Service,
     clock: Clock,
-    listening: Listening,
+    listening: &Listening,
     pid_file: Option<&Path>,
     mut signals: Signals,
 ) -> anyhow::Result<()> {
@@ -362,7 +362,7 @@ fn until_signal(
             break;
         }
         if let Some(replication) = service.replication.get() {
-            let line = match replication.promote(service, clock) {
+            let line = match replication.promote(clock) {
                 Ok(()) => "promoted: this is a primary now".to_owned(),
                 Err(error) => format!("not promoted: {error}"),
             };
@@ -373,14 +373,14 @@ fn until_signal(
 }
 
 /// Prints what became of the requests of each class, if there are classes.
-fn print_classes(service: &Service) -> anyhow::Result<()> {
-    for class in service.turns.get().map(Turns::stats).unwrap_or_default() {
+fn print_classes(listening: &Listening) -> anyhow::Result<()> {
+    for class in listening.turns.as_deref().map(Turns::stats).unwrap_or_default() {
         writeln!(std::io::stdout(), "class {class}")?;
     }
     Ok(())
 }
 
-fn announce(Listening { tcp, udp, backup }: Listening) -> std::io::Result<()> {
+fn announce(Listening { tcp, udp, backup, .. }: &Listening) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "listening on {tcp}")?;
     if let Some(udp) = udp {

@@ -3,15 +3,16 @@
 //!
 //! All counters are relaxed: they are only reported, and no decision relates one to another.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{OnceLock, PoisonError};
 use std::{collections::BTreeMap, sync::Arc};
 
+use tailwater::dispatch::Policy;
 use tailwater::sync::Mutex;
 
-use crate::replicate::Replication;
-use crate::server::{Sizes, Turns};
+use crate::replicate::{self, Replication};
 use crate::store::{Now, Store};
 
 /// Version reported to clients: that of the memcached whose protocol it speaks, for clients that
@@ -67,11 +68,22 @@ pub enum Mode {
     Events,
 }
 
+/// Which retrievals are large, and what runs before what.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sizes {
+    /// The policy.
+    pub policy: Policy,
+    /// Dispatchers with a kthread of their own; 0: as the policy says.
+    pub dispatchers: usize,
+    /// Number of keys from which a retrieval is large, at least 1.
+    pub large: usize,
+}
+
 /// The state shared by all connections.
 #[derive(Debug)]
 pub struct Service {
     /// The items.
-    pub store: Store,
+    pub store: Arc<Store>,
     /// The settings.
     pub settings: Settings,
     /// The verbosity that a client last set, which has no effect.
@@ -90,10 +102,8 @@ pub struct Service {
     pub flushes: AtomicU64,
     /// Meta commands.
     pub meta_commands: AtomicU64,
-    /// The dispatcher of a running server, if the settings ask for one.
-    pub turns: OnceLock<Turns>,
     /// Backups of this store, or the role of a backup, if there are any.
-    pub replication: OnceLock<Replication>,
+    pub replication: OnceLock<Arc<Replication>>,
     /// Open connections by a number that is never reused and that `stats reset` does not change.
     open: Mutex<BTreeMap<u64, Arc<Peer>>>,
     next: AtomicU64,
@@ -122,7 +132,7 @@ impl Service {
     #[must_use]
     pub fn new(store: Store, settings: Settings) -> Arc<Self> {
         Arc::new(Self {
-            store,
+            store: Arc::new(store),
             settings,
             verbosity: AtomicU32::new(0),
             total_connections: AtomicU64::new(0),
@@ -132,11 +142,25 @@ impl Service {
             bytes_written: AtomicU64::new(0),
             flushes: AtomicU64::new(0),
             meta_commands: AtomicU64::new(0),
-            turns: OnceLock::new(),
             replication: OnceLock::new(),
             open: Mutex::new(BTreeMap::new()),
             next: AtomicU64::new(1),
         })
+    }
+
+    /// Has this service, which is not started yet, replicate its store, or be a backup, or both.
+    ///
+    /// # Errors
+    /// If it serves datagrams, or does so already, and those of [`Replication::new`].
+    pub fn replicate(&self, settings: replicate::Settings) -> io::Result<()> {
+        let invalid = |message| io::Error::new(io::ErrorKind::InvalidInput, message);
+        if self.settings.udp_port != 0 {
+            let message = "datagrams are not replicated: leave -U or --replicate and --backup out";
+            return Err(invalid(message));
+        }
+        let replication = Replication::new(&self.store, &self.settings.listen, settings)?;
+        let twice = |_| invalid("the service is replicated already: make another");
+        self.replication.set(Arc::new(replication)).map_err(twice)
     }
 
     /// Registers a new connection; `None` if there are too many.

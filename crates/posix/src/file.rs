@@ -1,17 +1,14 @@
 //! What a descriptor is: a connection, a listener, a UDP socket, or an epoll set.
 //!
-//! Owns the descriptions, which several descriptors may share, and reading and writing of
-//! connections. The runtime's sockets never wait here: [`ready`](crate::ready) does, for both
-//! networks and for signals.
+//! Owns the descriptions, which several descriptors may share. The runtime's sockets never wait:
+//! [`ready`](crate::ready) does, for both networks and for signals.
 
 use crate::datagrams::Datagrams;
-use crate::ready;
 use crate::set::Set;
 use crate::start::{self, Transport};
-use core::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use core::time::Duration;
+use core::sync::atomic::{AtomicBool, AtomicU64};
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, c_int, c_short};
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use tailwater::net::{TcpListener, TcpOptions, TcpStream};
@@ -85,108 +82,6 @@ impl Stream {
             receive_ns: AtomicU64::new(0),
             send_ns: AtomicU64::new(0),
             connected: AtomicBool::new(connected),
-        }
-    }
-}
-
-/// How a call for data differs from plain read and write.
-#[derive(Debug, Clone, Copy)]
-pub struct Manner {
-    pub waits: bool,
-    pub peeks: bool,
-    pub fills: bool,
-}
-
-impl Manner {
-    /// Returns the manner of a call on `file` with the flags of recv(2) and send(2).
-    pub fn of(file: &File, flags: c_int) -> Self {
-        Self {
-            waits: !file.nonblocking.load(Relaxed) && flags & libc::MSG_DONTWAIT == 0,
-            peeks: flags & libc::MSG_PEEK != 0,
-            fills: flags & libc::MSG_WAITALL != 0,
-        }
-    }
-}
-
-fn limit(ns: &AtomicU64) -> Option<Duration> {
-    Some(ns.load(Relaxed)).filter(|&ns| ns > 0).map(Duration::from_nanos)
-}
-
-/// Reads into `buffers` as recv(2).
-///
-/// # Errors
-/// What `errno` becomes.
-pub fn receive(
-    fd: i32,
-    stream: &Stream,
-    buffers: &mut [IoSliceMut<'_>],
-    manner: Manner,
-) -> Result<usize, Errno> {
-    let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
-    let mut total = 0;
-    let mut left: &mut [IoSliceMut<'_>] = buffers;
-    loop {
-        let result = if manner.peeks {
-            let first = left.iter_mut().find(|buffer| !buffer.is_empty());
-            first.map_or(Ok(0), |buffer| stream.tcp.peek(buffer))
-        } else {
-            (&stream.tcp).read_vectored(left)
-        };
-        match result {
-            Ok(read) => {
-                total += read;
-                if read == 0 || total == wanted || !manner.fills || manner.peeks {
-                    return Ok(total);
-                }
-                IoSliceMut::advance_slices(&mut left, read);
-                continue;
-            }
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-                return if total > 0 { Ok(total) } else { Err(errno(&error)) };
-            }
-            Err(_) if !manner.waits => return if total > 0 { Ok(total) } else { Err(libc::EAGAIN) },
-            Err(_) => {}
-        }
-        match ready::wait_for(fd, POLLIN, limit(&stream.receive_ns)) {
-            Ok(()) => {}
-            Err(_) if total > 0 => return Ok(total),
-            Err(error) => return Err(error),
-        }
-    }
-}
-
-/// Writes `buffers` as send(2): all of them, if it may wait.
-///
-/// # Errors
-/// What `errno` becomes.
-pub fn send(fd: i32, stream: &Stream, buffers: &mut [IoSlice<'_>], manner: Manner) -> Result<usize, Errno> {
-    let wanted: usize = buffers.iter().map(|buffer| buffer.len()).sum();
-    let mut total = 0;
-    let mut left: &mut [IoSlice<'_>] = buffers;
-    loop {
-        match (&stream.tcp).write_vectored(left) {
-            Ok(written) => {
-                total += written;
-                if total == wanted {
-                    return Ok(total);
-                }
-                IoSlice::advance_slices(&mut left, written);
-                if written > 0 {
-                    continue;
-                }
-            }
-            Err(error) if error.kind() != io::ErrorKind::WouldBlock => {
-                return if total > 0 { Ok(total) } else { Err(errno(&error)) };
-            }
-            Err(_) => {}
-        }
-        if !manner.waits {
-            return if total > 0 { Ok(total) } else { Err(libc::EAGAIN) };
-        }
-        match ready::wait_for(fd, POLLOUT, limit(&stream.send_ns)) {
-            Ok(()) => {}
-            Err(_) if total > 0 => return Ok(total),
-            Err(error) => return Err(error),
         }
     }
 }

@@ -12,7 +12,7 @@
 //! A set whose descriptors may be ready has `ready` set: the thread sets it at each change. A
 //! wait that clears it reads the set afterwards, and sets it again if that found something.
 
-use crate::{own, real, table};
+use crate::{forked, own, real};
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
@@ -143,7 +143,7 @@ pub fn note_write() {
 
 impl Drop for Kernel {
     fn drop(&mut self) {
-        if table::is_abandoned() {
+        if forked::is_abandoned() {
             // A forked child shares the set over all sets with its parent.
             return;
         }

@@ -40,6 +40,7 @@ mod address;
 mod calls;
 mod datagrams;
 mod file;
+mod forked;
 mod kept;
 mod kernel;
 mod own;
@@ -48,5 +49,6 @@ mod real;
 mod set;
 mod start;
 mod table;
+mod transfer;
 
 tailwater::allocator!();

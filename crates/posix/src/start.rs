@@ -3,7 +3,7 @@
 //! Owns the state of the process: nothing is started before the first socket that is served; a
 //! forked child of a process with a runtime has none, and all its descriptors are the kernel's.
 
-use crate::{own, real, table};
+use crate::{forked, own, real};
 use core::cell::Cell;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -117,7 +117,7 @@ extern "C" fn end_at_home() {
 pub extern "C" fn forget() {
     if STATE.load(Ordering::Relaxed) != IDLE {
         STATE.store(LINUX_ONLY, Ordering::Release);
-        table::abandon();
+        forked::abandon();
         resident::forget();
     }
 }

@@ -5,10 +5,12 @@
 //!
 //! # fork
 //! The files of a forked child belong to its parent: their destructors would take locks that other
-//! threads of the parent held, and change epoll sets that both share. A child [abandons](abandon)
-//! the table. From then on all descriptors are only the kernel's, and no file ends.
+//! threads of the parent held, and change epoll sets that both share. Once a child
+//! has [abandoned](crate::forked::abandon) them, all descriptors are only the kernel's, and no file
+//! ends.
 
 use crate::file::File;
+use crate::forked::is_abandoned;
 use core::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::Arc;
 use tailwater::internals::SpinLock;
@@ -23,20 +25,8 @@ struct Slot {
 
 static SLOTS: [Slot; MAX] =
     [const { Slot { taken: AtomicBool::new(false), file: SpinLock::new(None) } }; MAX];
-/// True in a forked child of a process that serves.
-static ABANDONED: AtomicBool = AtomicBool::new(false);
 /// One more than the highest number that was ever taken.
 static END: AtomicUsize = AtomicUsize::new(0);
-
-/// Makes all descriptors only the kernel's, for good. For a forked child: takes no lock.
-pub fn abandon() {
-    ABANDONED.store(true, Ordering::Relaxed);
-}
-
-/// Returns whether the table was [abandoned](abandon).
-pub fn is_abandoned() -> bool {
-    ABANDONED.load(Ordering::Relaxed)
-}
 
 fn slot(fd: i32) -> Option<&'static Slot> {
     SLOTS.get(usize::try_from(fd).ok()?)

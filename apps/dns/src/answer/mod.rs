@@ -20,10 +20,12 @@
 //! included, answers of [`MAX_UDP`] and 65,535 octets.
 
 mod follow;
+mod limits;
 mod request;
 mod sections;
 mod write;
 
+pub use limits::{MAX_HOSTS, MAX_UDP, MIN_UDP, Transport};
 pub use request::{Edns, Reject, Request};
 
 use domain::base::Message;
@@ -35,27 +37,6 @@ use crate::catalog::Catalog;
 use crate::name::FlatName;
 use crate::zone::Found;
 use write::{begin, finish};
-
-/// Maximum length of an answer over UDP in octets, and the receive size we announce: it fits into
-/// the packets of every network in use, so none is fragmented (RFC 9715, section 3).
-pub const MAX_UDP: u16 = 1232;
-
-/// Maximum length of an answer to a client that announces no size, in octets (RFC 1035, section
-/// 4.2.1).
-pub const MIN_UDP: u16 = 512;
-
-/// Maximum number of hosts of an answer whose addresses are looked up. Glue of delegations has no
-/// such bound.
-pub const MAX_HOSTS: usize = 32;
-
-/// How a query arrived.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
-    /// In a datagram: the answer is truncated if it is too long.
-    Udp,
-    /// Over a connection.
-    Tcp,
-}
 
 /// Result of a query.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

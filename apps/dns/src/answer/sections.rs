@@ -13,8 +13,9 @@ use domain::base::record::ComposeRecord;
 use domain::base::wire::Composer;
 
 use super::follow::{End, Walk};
+use super::limits::{MAX_HOSTS, MAX_UDP, MIN_UDP, Transport};
+use super::request::Request;
 use super::write::{self, Full, OPT_LEN, Out, Owner, QUESTION, RECORD_LEN, Set, begin, finish};
-use super::{MAX_HOSTS, MAX_UDP, MIN_UDP, Request, Transport};
 use crate::name::FlatName;
 use crate::zone::denial::Proofs;
 use crate::zone::{Found, Node, RrSet, Server, Zone};

@@ -14,7 +14,8 @@ use domain::base::rdata::ComposeRecordData;
 use domain::base::record::ComposeRecord;
 use domain::base::wire::Composer;
 
-use super::{Edns, MAX_UDP, Request};
+use super::limits::MAX_UDP;
+use super::request::{Edns, Request};
 use crate::rdata::Typed;
 use crate::zone::RrSet;
 

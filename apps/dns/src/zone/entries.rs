@@ -4,7 +4,7 @@
 //! read. An entry ends with its line, or with the line in which its last parenthesis closes (RFC
 //! 1035, section 5.1).
 
-use super::syntax::seconds;
+use super::words::seconds;
 
 /// An entry that is not blank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -20,6 +20,7 @@ pub mod hash;
 pub mod problem;
 pub mod read;
 mod syntax;
+mod words;
 
 use core::hash::BuildHasher;
 

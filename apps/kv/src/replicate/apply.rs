@@ -10,8 +10,7 @@ use super::backup::{Copy, Replica};
 use super::wire::{self, Ack, AckState, Invalid, Message};
 use super::{SEND, described};
 use crate::clock::Clock;
-use crate::service::Service;
-use crate::store::{Image, MAX_KEY, Now, Refusal};
+use crate::store::{Image, MAX_KEY, Now, Refusal, Store};
 
 /// Bytes of items after which the last acknowledgment is repeated, so that the primary does not
 /// take the time for many or large ones for silence.
@@ -46,7 +45,7 @@ fn receive(input: &mut impl Read, to: &mut [u8]) -> Result<(), Ended> {
 
 /// The thread of a connection that may change the store.
 pub(super) struct Applier<'a, T: Read + Write> {
-    pub service: &'a Service,
+    pub store: &'a Store,
     pub replica: &'a Replica,
     pub session: u64,
     pub clock: Clock,
@@ -70,7 +69,7 @@ impl<T: Read + Write> Applier<'_, T> {
             let input = &mut self.input;
             let message = wire::read::<Ended>(&mut key, |to| receive(input, to))?;
             let now = self.clock.now();
-            let store = &self.service.store;
+            let store = self.store;
             match message {
                 Message::Item(key, image) => self.item(key, &image)?,
                 Message::Time(unix) => self.time = unix,
@@ -108,7 +107,7 @@ impl<T: Read + Write> Applier<'_, T> {
     }
 
     fn item(&mut self, key: &[u8], image: &Image) -> Result<(), Ended> {
-        let store = &self.service.store;
+        let store = self.store;
         if !store.fits(key.len(), image.value_len) {
             return Err(Invalid.into());
         }
@@ -157,7 +156,7 @@ impl<T: Read + Write> Applier<'_, T> {
                 self.acknowledge()?;
             }
             let _allowed = self.replica.allow(self.session)?;
-            if self.service.store.sweep(key, &mut bucket, self.later()) {
+            if self.store.sweep(key, &mut bucket, self.later()) {
                 break;
             }
         }
@@ -175,7 +174,7 @@ impl<T: Read + Write> Applier<'_, T> {
 
     /// Receives a large value piece by piece into the store.
     fn large_item(&mut self, key: &[u8], image: &Image) -> Result<(), Ended> {
-        let store = &self.service.store;
+        let store = self.store;
         let mut filling = self.with_room(key, |this| {
             let _allowed = this.replica.allow(this.session)?;
             Ok(store.lock(key, this.clock.now()).reserve_image(image.value_len))

@@ -15,9 +15,9 @@ use tailwater::sync::{Mutex, MutexGuard};
 use super::apply::{Applier, Ended};
 use super::origin::{self, Origin};
 use super::wire::{self, Ack, AckState, HELLO, Hello, Nonces, PREFACE, Verdict};
-use super::{HANDSHAKE, SEND, STRANGERS, nonce, report};
+use super::{HANDSHAKE, Replication, SEND, STRANGERS, nonce, report};
 use crate::clock::Clock;
-use crate::service::Service;
+use crate::store::Store;
 use crate::system::System;
 
 /// Pause after a failure to accept.
@@ -104,11 +104,10 @@ impl Replica {
     /// Ends the rights of the primary and calls `then`.
     pub fn promote(
         &self,
-        service: &Service,
+        replication: &Replication,
         clock: Clock,
         then: impl FnOnce(),
     ) -> Result<(), PromotionRefused> {
-        let replication = service.replication.get().ok_or(PromotionRefused::IsPrimary)?;
         let mut state = self.lock();
         if state.promoted || !replication.is_backup() {
             return Err(PromotionRefused::IsPrimary);
@@ -126,7 +125,7 @@ impl Replica {
             let second = u32::try_from(unix.saturating_sub(now.start_unix))
                 .ok()
                 .filter(|&second| second > now.seconds);
-            service.store.flush(second, now);
+            replication.store.flush(second, now);
         }
         then();
         Ok(())
@@ -180,25 +179,29 @@ impl Replica {
 }
 
 /// Opens the port on which primaries knock; returns its address.
-pub(super) fn listen<S: System>(service: &Arc<Service>, port: u16, clock: Clock) -> io::Result<SocketAddr> {
-    let (listener, address) = S::listen((service.settings.listen.as_str(), port))?;
-    let service = Arc::clone(service);
-    S::spawn("kv-backup", move || accept::<S>(&service, &listener, clock))?;
+pub(super) fn listen<S: System>(
+    replication: &Arc<Replication>,
+    port: u16,
+    clock: Clock,
+) -> io::Result<SocketAddr> {
+    let (listener, address) = S::listen((replication.listen.as_str(), port))?;
+    let replication = Arc::clone(replication);
+    S::spawn("kv-backup", move || accept::<S>(&replication, &listener, clock))?;
     Ok(address)
 }
 
-fn accept<S: System>(service: &Arc<Service>, listener: &S::Listener, clock: Clock) -> ! {
+fn accept<S: System>(replication: &Arc<Replication>, listener: &S::Listener, clock: Clock) -> ! {
     loop {
         let Ok((stream, peer)) = S::accept(listener) else {
             S::sleep(ACCEPT_PAUSE);
             continue;
         };
-        let replica = &service.replication.get().expect("it is prepared before it is started").replica;
+        let replica = &replication.replica;
         if replica.strangers.fetch_add(1, Relaxed) >= STRANGERS {
             replica.strangers.fetch_sub(1, Relaxed);
             continue;
         }
-        let of_thread = Arc::clone(service);
+        let of_thread = Arc::clone(replication);
         // The thread counts itself out.
         if S::spawn("kv-copy", move || serve::<S>(&of_thread, stream, peer, clock)).is_err() {
             replica.strangers.fetch_sub(1, Relaxed);
@@ -207,9 +210,9 @@ fn accept<S: System>(service: &Arc<Service>, listener: &S::Listener, clock: Cloc
 }
 
 /// Serves one connection to its end.
-fn serve<S: System>(service: &Service, mut stream: S::Stream, peer: SocketAddr, clock: Clock) {
-    let replica = &service.replication.get().expect("it is prepared before it is started").replica;
-    let greeted = greet::<S>(service, &mut stream);
+fn serve<S: System>(replication: &Replication, mut stream: S::Stream, peer: SocketAddr, clock: Clock) {
+    let replica = &replication.replica;
+    let greeted = greet::<S>(replication, &mut stream);
     replica.strangers.fetch_sub(1, Relaxed);
     let session = match greeted {
         Ok(session) => session,
@@ -221,7 +224,7 @@ fn serve<S: System>(service: &Service, mut stream: S::Stream, peer: SocketAddr, 
         }
     };
     let mut applier = Applier {
-        service,
+        store: &replication.store,
         replica,
         session,
         clock,
@@ -242,8 +245,7 @@ fn serve<S: System>(service: &Service, mut stream: S::Stream, peer: SocketAddr, 
 }
 
 /// Checks who knocks; returns the number of the connection.
-fn greet<S: System>(service: &Service, stream: &mut S::Stream) -> io::Result<u64> {
-    let replication = service.replication.get().expect("it is prepared before it is started");
+fn greet<S: System>(replication: &Replication, stream: &mut S::Stream) -> io::Result<u64> {
     let secret = &replication.settings.secret;
     let refused = |why: &str| io::Error::new(ErrorKind::PermissionDenied, why);
     let deadline = Instant::now() + HANDSHAKE;
@@ -256,7 +258,7 @@ fn greet<S: System>(service: &Service, stream: &mut S::Stream) -> io::Result<u64
     read_by::<S>(stream, &mut hello, deadline)?;
     let verdict = match Hello::decode(&hello, secret, &nonces) {
         None => Err(Verdict::WrongSecret),
-        Some(hello) if !fits(service, &hello) => Err(Verdict::Smaller),
+        Some(hello) if !fits(&replication.store, &hello) => Err(Verdict::Smaller),
         Some(hello) => replication.replica.admit(hello.origin).map(|session| (session, hello)),
     };
     let answer = verdict.as_ref().map_or_else(|verdict| *verdict, |_| Verdict::Welcome);
@@ -288,8 +290,8 @@ fn read_by<S: System>(stream: &mut S::Stream, mut to: &mut [u8], deadline: Insta
 }
 
 /// Returns true if everything in the store of a primary fits into this one.
-fn fits(service: &Service, hello: &Hello) -> bool {
-    let (store, config) = (&service.store, service.store.config());
+fn fits(store: &Store, hello: &Hello) -> bool {
+    let config = store.config();
     store.limit() >= hello.memory
         && config.max_item as u64 >= hello.max_item
         && config.evict == hello.evict

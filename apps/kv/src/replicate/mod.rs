@@ -65,8 +65,7 @@ use std::time::Duration;
 use tailwater::sync::Event;
 
 use crate::clock::Clock;
-use crate::service::Service;
-use crate::store::{Horizon, Journal};
+use crate::store::{Horizon, Journal, Store};
 use crate::system::System;
 
 use backup::Replica;
@@ -104,9 +103,12 @@ pub struct Settings {
     pub secret: Secret,
 }
 
-/// The replication of a service.
+/// The replication of a store.
 #[derive(Debug)]
 pub struct Replication {
+    store: Arc<Store>,
+    /// Address on which a backup takes copies, without the port.
+    listen: String,
     settings: Settings,
     progress: Progress,
     /// Set unless this is a backup.
@@ -134,13 +136,13 @@ fn nonce() -> [u8; wire::NONCE] {
 }
 
 impl Replication {
-    /// Has a service that is not started yet replicate its store, or be a backup, or both: then it
-    /// replicates from its promotion on.
+    /// Prepares the replication of `store`, which no client uses yet: it has backups, or is one at
+    /// the address `listen`, or both; then it replicates from its promotion on.
     ///
     /// # Errors
-    /// If there are too many backups, one is there twice, the service does so already, or its store
+    /// If there are too many backups, one is there twice, the store is replicated already, or it
     /// does not evict and its hash function has not the keys of [`Secret::hash_keys`].
-    pub fn prepare(service: &Service, settings: Settings) -> io::Result<()> {
+    pub fn new(store: &Arc<Store>, listen: &str, settings: Settings) -> io::Result<Self> {
         let invalid = |message: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, message));
         if settings.backups.len() > MAX_BACKUPS {
             return invalid("a primary has at most 7 backups: give fewer to --replicate");
@@ -148,10 +150,7 @@ impl Replication {
         if (1..settings.backups.len()).any(|at| settings.backups[..at].contains(&settings.backups[at])) {
             return invalid("a backup is named twice: give each address to --replicate once");
         }
-        if service.settings.udp_port != 0 {
-            return invalid("datagrams are not replicated: leave -U or --replicate and --backup out");
-        }
-        let config = service.store.config();
+        let config = store.config();
         if !config.evict && config.secret != settings.secret.hash_keys() {
             return invalid(
                 "a store that does not evict is replicated with the hash keys of its secret only",
@@ -165,11 +164,12 @@ impl Replication {
         }
         let (journal, id) = (Journal::new(settings.backups.len()), random());
         let is_backup = AtomicBool::new(is_backup);
-        let replication = Self { settings, progress, is_primary, is_backup, replica: Replica::default(), id };
-        if !service.store.keep_journal(journal) || service.replication.set(replication).is_err() {
-            return invalid("the service is replicated already: make another");
+        if !store.keep_journal(journal) {
+            return invalid("the store is replicated already: make another");
         }
-        Ok(())
+        let (store, listen) = (Arc::clone(store), listen.to_owned());
+        let replica = Replica::default();
+        Ok(Self { store, listen, settings, progress, is_primary, is_backup, replica, id })
     }
 
     /// Returns the answer of the text protocol to a command that would change something, if such
@@ -221,8 +221,8 @@ impl Replication {
     ///
     /// # Errors
     /// If it is none, or its copy is incomplete.
-    pub fn promote(&self, service: &Service, clock: Clock) -> Result<(), PromotionRefused> {
-        self.replica.promote(service, clock, || {
+    pub fn promote(&self, clock: Clock) -> Result<(), PromotionRefused> {
+        self.replica.promote(self, clock, || {
             self.is_backup.store(false, Relaxed);
             self.is_primary.set();
         })
@@ -230,13 +230,15 @@ impl Replication {
 }
 
 /// Starts the threads of replication; returns where a backup takes copies.
-pub(crate) fn start<S: System>(service: &Arc<Service>, clock: Clock) -> io::Result<Option<SocketAddr>> {
-    let Some(replication) = service.replication.get() else { return Ok(None) };
+pub(crate) fn start<S: System>(
+    replication: &Arc<Replication>,
+    clock: Clock,
+) -> io::Result<Option<SocketAddr>> {
     for backup in 0..replication.settings.backups.len() {
-        let service = Arc::clone(service);
-        S::spawn("kv-link", move || primary::keep_link::<S>(&service, backup, clock))?;
+        let replication = Arc::clone(replication);
+        S::spawn("kv-link", move || primary::keep_link::<S>(&replication, backup, clock))?;
     }
-    replication.settings.port.map(|port| backup::listen::<S>(service, port, clock)).transpose()
+    replication.settings.port.map(|port| backup::listen::<S>(replication, port, clock)).transpose()
 }
 
 /// Returns an error of a read in words, with `silent` for a timeout.

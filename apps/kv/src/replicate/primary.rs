@@ -13,7 +13,6 @@ use super::progress::Session;
 use super::wire::{self, ACK, Ack, AckState, Hello, Message, Nonces, PREFACE, VERDICT, Verdict};
 use super::{HANDSHAKE, Replication, SEND, described, nonce, report};
 use crate::clock::Clock;
-use crate::service::Service;
 use crate::store::{Change, Crawl, Journal, MAX_KEY};
 use crate::system::System;
 
@@ -33,13 +32,12 @@ const INLINE: usize = 16 << 10;
 const PIN_PAUSE: Duration = Duration::from_millis(1);
 
 /// Keeps the link to a backup for ever, once this process is a primary.
-pub(super) fn keep_link<S: System>(service: &Arc<Service>, backup: usize, clock: Clock) -> ! {
-    let replication = service.replication.get().expect("it is prepared before it is started");
+pub(super) fn keep_link<S: System>(replication: &Arc<Replication>, backup: usize, clock: Clock) -> ! {
     let address = replication.settings.backups[backup];
     let (mut pause, mut last_reason) = (FIRST_PAUSE, String::new());
     replication.is_primary.wait();
     loop {
-        let (was_in_step, error) = connection::<S>(service, replication, backup, clock);
+        let (was_in_step, error) = connection::<S>(replication, backup, clock);
         let reason = error.to_string();
         if was_in_step || reason != last_reason {
             report(&format!("backup {address} is lost: {reason}"));
@@ -51,28 +49,23 @@ pub(super) fn keep_link<S: System>(service: &Arc<Service>, backup: usize, clock:
 }
 
 /// Serves one connection to its end; returns whether the backup was in step, and why it ended.
-fn connection<S: System>(
-    service: &Arc<Service>,
-    replication: &Replication,
-    backup: usize,
-    clock: Clock,
-) -> (bool, io::Error) {
+fn connection<S: System>(replication: &Arc<Replication>, backup: usize, clock: Clock) -> (bool, io::Error) {
     let stream = match dial::<S>(replication, backup) {
         Ok(stream) => stream,
         Err(error) => return (false, error),
     };
-    let stream = match greet::<S>(service, replication, stream) {
+    let stream = match greet::<S>(replication, stream) {
         Ok(stream) => stream,
         Err(error) => {
             replication.progress.release(backup);
             return (false, error);
         }
     };
-    let journal = service.store.journal().expect("a replicated store has one");
+    let journal = replication.store.journal().expect("a replicated store has one");
     // A change between the two would be answered without this backup, and the copy would not be
     // known to lack it.
     let session = journal.attach(backup, |last| replication.progress.begin(backup, last));
-    let ended = serve::<S>(service, journal, session, stream, clock);
+    let ended = serve::<S>(replication, journal, session, stream, clock);
     journal.detach(backup);
     replication.progress.end(session, Instant::now());
     ended
@@ -93,12 +86,8 @@ fn dial<S: System>(replication: &Replication, backup: usize) -> io::Result<S::St
 }
 
 /// Proves the secret, both ways, and learns whether the backup accepts this primary.
-fn greet<S: System>(
-    service: &Service,
-    replication: &Replication,
-    mut stream: S::Stream,
-) -> io::Result<S::Stream> {
-    let settings = &replication.settings;
+fn greet<S: System>(replication: &Replication, mut stream: S::Stream) -> io::Result<S::Stream> {
+    let Replication { settings, store, .. } = replication;
     let refused = |why: &'static str| io::Error::new(io::ErrorKind::InvalidData, why);
     S::prepare(&stream, Some(HANDSHAKE))?;
     let own = nonce();
@@ -107,11 +96,11 @@ fn greet<S: System>(
     let silent = "it does not answer as a backup; give the port after --backup, not that of clients";
     stream.read_exact(&mut preface).map_err(|error| io::Error::new(error.kind(), silent))?;
     let nonces = Nonces { primary: own, backup: wire::decode_preface(&preface).map_err(refused)? };
-    let config = service.store.config();
+    let config = store.config();
     let hello = Hello {
         origin: replication.replica.origin(replication.id),
-        memory: service.store.limit(),
-        room: service.store.room(),
+        memory: store.limit(),
+        room: store.room(),
         max_item: config.max_item as u64,
         timeout_ms: u32::try_from(settings.timeout.as_millis()).unwrap_or(u32::MAX),
         evict: config.evict,
@@ -126,28 +115,28 @@ fn greet<S: System>(
 
 /// What the two threads of a connection share.
 struct Acks {
-    service: Arc<Service>,
+    replication: Arc<Replication>,
     session: Session,
     /// Why acknowledgments ended, and whether the backup was in step.
     ended: tailwater::sync::mpsc::Sender<(bool, io::Error)>,
 }
 
 fn serve<S: System>(
-    service: &Arc<Service>,
+    replication: &Arc<Replication>,
     journal: &Journal,
     session: Session,
     stream: S::Stream,
     clock: Clock,
 ) -> (bool, io::Error) {
     let (ended, why) = tailwater::sync::mpsc::channel();
-    let acks = Acks { service: Arc::clone(service), session, ended };
+    let acks = Acks { replication: Arc::clone(replication), session, ended };
     let started =
         S::handle_of(&stream).and_then(|acked| S::spawn("kv-acks", move || read_acks::<S>(acked, &acks)));
     if let Err(error) = started {
         return (false, error);
     }
     let mut sender = Sender {
-        service,
+        replication,
         journal,
         backup: session.backup,
         clock,
@@ -182,7 +171,7 @@ fn read_acks<S: System>(mut stream: S::Stream, acks: &Acks) {
                 break io::Error::new(io::ErrorKind::OutOfMemory, why);
             }
             Ok(Ack { number, state }) => {
-                let replication = acks.service.replication.get().expect("its thread runs");
+                let replication = &acks.replication;
                 if replication.progress.acknowledge(acks.session, number, state == AckState::InStep) {
                     in_step = true;
                     let address = replication.settings.backups[acks.session.backup];
@@ -193,7 +182,7 @@ fn read_acks<S: System>(mut stream: S::Stream, acks: &Acks) {
     };
     S::end(&stream);
     // The sender may wait for changes.
-    acks.service.store.journal().expect("a replicated store has one").detach(acks.session.backup);
+    acks.replication.store.journal().expect("a replicated store has one").detach(acks.session.backup);
     // It waits for this, unless it panicked.
     let _ = acks.ended.send((in_step, error));
 }
@@ -208,7 +197,7 @@ fn next_ack(stream: &mut impl Read) -> io::Result<Ack> {
 
 /// The sending thread's view of a connection.
 pub(super) struct Sender<'a, T: Write> {
-    pub service: &'a Service,
+    pub replication: &'a Replication,
     pub journal: &'a Journal,
     pub backup: usize,
     pub clock: Clock,
@@ -230,13 +219,13 @@ pub(super) struct Sender<'a, T: Write> {
 impl<T: Write> Sender<'_, T> {
     /// Sends until the connection ends, or this reader of the journal is detached.
     pub fn run(&mut self) -> io::Result<()> {
-        let ask = self.service.replication.get().expect("its thread runs").settings.timeout / 4;
+        let ask = self.replication.settings.timeout / 4;
         Message::Reset.encode(&mut self.out);
         self.schedule();
         let (mut changes, mut sent_at) = (Vec::with_capacity(BATCH), Instant::now());
         loop {
             // A scheduled flush is executed even if no client sends a command.
-            self.service.store.flush_if_due(self.clock.now());
+            self.replication.store.flush_if_due(self.clock.now());
             let Some(last) = self.journal.take(self.backup, BATCH, &mut changes) else { return Ok(()) };
             let left = ask.saturating_sub(sent_at.elapsed());
             if changes.is_empty() && self.copy.is_none() && !left.is_zero() {
@@ -283,7 +272,7 @@ impl<T: Write> Sender<'_, T> {
             let Some(progress) = &mut self.copy else { return Ok(()) };
             let keys = &mut self.keys;
             keys.clear();
-            let more = self.service.store.dump(progress, self.clock.now(), |key, _| {
+            let more = self.replication.store.dump(progress, self.clock.now(), |key, _| {
                 keys.push(key.len() as u8);
                 keys.extend_from_slice(key);
             });
@@ -323,7 +312,7 @@ impl<T: Write> Sender<'_, T> {
         debug_assert!(key.len() <= MAX_KEY);
         let begin = Instant::now();
         loop {
-            let mut locked = self.service.store.lock(key, self.clock.now());
+            let mut locked = self.replication.store.lock(key, self.clock.now());
             self.time();
             let Some((image, hit)) = locked.image() else {
                 Message::Absent(key).encode(&mut self.out);
@@ -338,7 +327,7 @@ impl<T: Write> Sender<'_, T> {
                 drop(locked);
                 Message::Item(key, image).encode(&mut self.out);
                 let sent = self.value(&mut pinned);
-                self.service.store.release(pinned);
+                self.replication.store.release(pinned);
                 return sent;
             }
             drop(locked);
@@ -355,7 +344,7 @@ impl<T: Write> Sender<'_, T> {
     /// Sends a large value piece by piece.
     fn value(&mut self, pinned: &mut crate::store::Pinned) -> io::Result<()> {
         while pinned.left() > 0 {
-            self.service.store.drain(pinned, SEND, &mut self.out);
+            self.replication.store.drain(pinned, SEND, &mut self.out);
             self.send()?;
         }
         Ok(())
@@ -372,7 +361,7 @@ mod tests {
     use super::*;
 
     thread_local! {
-        static SERVICE: RefCell<Option<Arc<Service>>> = const { RefCell::new(None) };
+        static REPLICATION: RefCell<Option<Arc<Replication>>> = const { RefCell::new(None) };
         static CONNECTED: Cell<u32> = const { Cell::new(0) };
     }
 
@@ -397,8 +386,8 @@ mod tests {
     }
 
     fn with_progress<T>(then: impl FnOnce(&Progress) -> T) -> T {
-        let service = SERVICE.with_borrow(|service| Arc::clone(service.as_ref().unwrap()));
-        then(&service.replication.get().unwrap().progress)
+        let replication = REPLICATION.with_borrow(|it| Arc::clone(it.as_ref().unwrap()));
+        then(&replication.progress)
     }
 
     /// A system without network whose time is that of a script.
@@ -476,11 +465,11 @@ mod tests {
         let backups = [1, 2].map(|port| ([127, 0, 0, 1], port).into()).to_vec();
         let (secret, timeout) = (Secret::decode(&"7e".repeat(16)).unwrap(), Duration::from_secs(3600));
         let settings = Settings { backups, on_loss: OnLoss::Refuse, timeout, port: None, secret };
-        Replication::prepare(&service, settings).unwrap();
-        let progress = &service.replication.get().unwrap().progress;
-        assert!(progress.claim(1, Instant::now()));
-        SERVICE.set(Some(Arc::clone(&service)));
-        let ended = catch_unwind(AssertUnwindSafe(|| keep_link::<Script>(&service, 0, Clock::start())));
+        service.replicate(settings).unwrap();
+        let replication = service.replication.get().unwrap();
+        assert!(replication.progress.claim(1, Instant::now()));
+        REPLICATION.set(Some(Arc::clone(replication)));
+        let ended = catch_unwind(AssertUnwindSafe(|| keep_link::<Script>(replication, 0, Clock::start())));
         let why = ended.unwrap_err();
         assert!(why.is::<()>(), "an assertion of the script failed");
         assert_eq!(CONNECTED.get(), 2);

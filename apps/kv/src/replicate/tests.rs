@@ -9,7 +9,7 @@ use super::backup::Replica;
 use super::origin::Origin;
 use super::primary::Sender;
 use super::wire::{self, ACK, Ack, AckState, Invalid, Message};
-use super::{Copy, OnLoss, Replication, SEND, Secret, Settings};
+use super::{Copy, OnLoss, SEND, Secret, Settings};
 use crate::clock::Clock;
 use crate::service::Service;
 use crate::store::{
@@ -22,7 +22,7 @@ fn service(config: Config, role: impl FnOnce(&mut Settings)) -> Arc<Service> {
     let (timeout, on_loss) = (Duration::from_secs(3600), OnLoss::Refuse);
     let mut settings = Settings { backups: Vec::new(), on_loss, timeout, port: None, secret };
     role(&mut settings);
-    Replication::prepare(&service, settings).unwrap();
+    service.replicate(settings).unwrap();
     service
 }
 
@@ -82,7 +82,7 @@ impl Write for Changing<'_> {
 
 fn sender<T: Write>(service: &Service, clock: Clock, stream: T) -> Sender<'_, T> {
     Sender {
-        service,
+        replication: service.replication.get().unwrap(),
         journal: service.store.journal().unwrap(),
         backup: 0,
         clock,
@@ -165,12 +165,12 @@ impl Write for Scripted {
 
 /// Applies messages; returns why that ended, and the acknowledgments.
 fn apply(service: &Service, clock: Clock, bytes: Vec<u8>) -> (Ended, Vec<Ack>) {
-    let replica: &Replica = &service.replication.get().unwrap().replica;
+    let (store, replica): (_, &Replica) = (&service.store, &service.replication.get().unwrap().replica);
     let session = replica.admit(Origin::begin(1)).unwrap();
     let stream = Scripted { input: Cursor::new(bytes), output: Vec::new() };
     let (input, value) = (BufReader::new(stream), Vec::new());
     let mut applier =
-        Applier { service, replica, session, clock, input, number: 0, time: i64::MIN, since_ack: 0, value };
+        Applier { store, replica, session, clock, input, number: 0, time: i64::MIN, since_ack: 0, value };
     let Err(ended) = applier.run();
     let acks = applier.input.get_ref().output.chunks(ACK);
     (ended, acks.map(|ack| Ack::decode(ack.try_into().unwrap()).unwrap()).collect())
@@ -270,7 +270,7 @@ fn stores_that_do_not_evict_must_share_a_hash_function() {
     let other = crate::fuzzing::service_over(Config { secret: [1, 2], ..tight() });
     let (secret, timeout) = (Secret::decode(&"7e".repeat(16)).unwrap(), Duration::from_secs(1));
     let settings = Settings { backups: Vec::new(), on_loss: OnLoss::Refuse, timeout, port: Some(0), secret };
-    assert!(Replication::prepare(&other, settings).unwrap_err().to_string().contains("hash keys"));
+    assert!(other.replicate(settings).unwrap_err().to_string().contains("hash keys"));
 }
 
 /// One shard, in which a value that is received piece by piece is a large part.

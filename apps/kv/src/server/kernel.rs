@@ -23,5 +23,6 @@ pub fn start(service: &Arc<Service>, clock: Clock) -> io::Result<Listening> {
         let message = "kernel sockets have no dispatcher and no event loops: leave --linux, or --dispatch and --events, out";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     }
-    super::start::<Kernel>(service, clock, serve_by_threads::<Kernel>)
+    let tcp = serve_by_threads::<Kernel>(service, clock, None)?;
+    super::start::<Kernel>(service, clock, tcp, None)
 }

@@ -23,7 +23,7 @@ use crate::replicate;
 use crate::service::{Registered, Service};
 use crate::store::Crawl;
 use crate::system::System;
-pub use turns::{LARGE_SLO, SHORT_SLO, Sizes, Turns};
+pub use turns::{LARGE_SLO, SHORT_SLO, Turns};
 
 /// Answer to a client that exceeds the connection limit, in memcached's words.
 const TOO_MANY: &[u8] = b"ERROR Too many open connections\r\n";
@@ -36,8 +36,8 @@ const CRAWL_PAUSE: Duration = Duration::from_millis(100);
 /// Time for a round over all items.
 const CRAWL_ROUND: Duration = Duration::from_secs(60);
 
-/// Addresses on which a server listens.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// A running server: addresses on which it listens, and who executes its requests.
+#[derive(Debug, Clone)]
 pub struct Listening {
     /// The TCP address, with the port that the system chose if none was given.
     pub tcp: SocketAddr,
@@ -45,19 +45,23 @@ pub struct Listening {
     pub udp: Option<SocketAddr>,
     /// Where a backup takes copies of its primary.
     pub backup: Option<SocketAddr>,
+    /// The dispatcher, if the settings ask for one.
+    pub turns: Option<Arc<Turns>>,
 }
 
-/// Opens the ports that the service's settings name, that for connections by `serve_tcp`, and
-/// serves on them until the process ends.
+/// Opens the other ports that the service's settings name beside `tcp`, where connections are
+/// served, and serves on them until the process ends.
 fn start<S: System>(
     service: &Arc<Service>,
     clock: Clock,
-    serve_tcp: fn(&Arc<Service>, Clock) -> io::Result<SocketAddr>,
+    tcp: SocketAddr,
+    turns: Option<Arc<Turns>>,
 ) -> io::Result<Listening> {
     let settings = &service.settings;
     let listen = settings.listen.as_str();
-    let tcp = serve_tcp(service, clock)?;
-    let mut listening = Listening { tcp, udp: None, backup: replicate::start::<S>(service, clock)? };
+    let replication = service.replication.get();
+    let backup = replication.map(|it| replicate::start::<S>(it, clock)).transpose()?.flatten();
+    let mut listening = Listening { tcp, udp: None, backup, turns };
     if settings.udp_port != 0 {
         let (socket, udp) = S::bind((listen, settings.udp_port))?;
         listening.udp = Some(udp);
@@ -72,16 +76,26 @@ fn start<S: System>(
     Ok(listening)
 }
 
-/// Opens the TCP port that the settings name, with a thread for each connection.
-fn serve_by_threads<S: System>(service: &Arc<Service>, clock: Clock) -> io::Result<SocketAddr> {
+/// Opens the TCP port that the settings name, with a thread for each connection. A dispatcher
+/// executes the requests, if there is one.
+fn serve_by_threads<S: System>(
+    service: &Arc<Service>,
+    clock: Clock,
+    turns: Option<Arc<Turns>>,
+) -> io::Result<SocketAddr> {
     let settings = &service.settings;
     let (listener, address) = S::listen((settings.listen.as_str(), settings.tcp_port))?;
     let service = Arc::clone(service);
-    S::spawn("kv-accept", move || accept::<S>(&service, &listener, clock))?;
+    S::spawn("kv-accept", move || accept::<S>(&service, turns.as_ref(), &listener, clock))?;
     Ok(address)
 }
 
-fn accept<S: System>(service: &Arc<Service>, listener: &S::Listener, clock: Clock) -> ! {
+fn accept<S: System>(
+    service: &Arc<Service>,
+    turns: Option<&Arc<Turns>>,
+    listener: &S::Listener,
+    clock: Clock,
+) -> ! {
     loop {
         let Ok((mut stream, address)) = S::accept(listener) else {
             S::sleep(ACCEPT_PAUSE);
@@ -93,11 +107,11 @@ fn accept<S: System>(service: &Arc<Service>, listener: &S::Listener, clock: Cloc
             let _ = stream.write_all(TOO_MANY);
             continue;
         };
-        let of_thread = Arc::clone(service);
+        let (of_thread, turns) = (Arc::clone(service), turns.cloned());
         let started = S::spawn("kv-connection", move || {
             // Fails only on a connection that is gone.
             if S::prepare(&stream, idle_timeout(&of_thread)).is_ok() {
-                serve(&mut stream, &of_thread, &registered, clock);
+                serve(&mut stream, &of_thread, turns.as_deref(), &registered, clock);
             }
         });
         if started.is_err() {
@@ -121,9 +135,15 @@ fn serve_udp<S: System>(service: &Arc<Service>, socket: &S::Datagrams, clock: Cl
 }
 
 /// Serves one connection to its end.
-fn serve(stream: &mut (impl Read + Write), service: &Arc<Service>, registered: &Registered, clock: Clock) {
+fn serve(
+    stream: &mut (impl Read + Write),
+    service: &Arc<Service>,
+    turns: Option<&Turns>,
+    registered: &Registered,
+    clock: Clock,
+) {
     let mut connection = Box::new(Connection::new(Arc::clone(service)));
-    let mut turns = service.turns.get().map(|turns| (turns, turns.prepare(&mut connection)));
+    let mut turns = turns.map(|turns| (turns, turns.prepare(&mut connection)));
     loop {
         let len = match stream.read(connection.space()) {
             Ok(len @ 1..) => len,

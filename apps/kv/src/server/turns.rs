@@ -15,23 +15,13 @@ use tailwater::dispatch::{ClassStats, Dispatcher, Policy, Refused, Request, Requ
 use tailwater::sync::mpsc;
 
 use crate::protocol::{Connection, Step};
+use crate::service::Sizes;
 use crate::store::Now;
 
 /// Target of turns without large retrievals.
 pub const SHORT_SLO: Duration = Duration::from_micros(50);
 /// Target of those with large ones.
 pub const LARGE_SLO: Duration = Duration::from_millis(5);
-
-/// Which retrievals are large, and what runs before what.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Sizes {
-    /// The policy.
-    pub policy: Policy,
-    /// Dispatchers with a kthread of their own; 0: as the policy says.
-    pub dispatchers: usize,
-    /// Number of keys from which a retrieval is large, at least 1.
-    pub large: usize,
-}
 
 /// The dispatcher of a server.
 #[derive(Debug)]

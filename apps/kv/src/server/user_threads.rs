@@ -23,21 +23,19 @@ use crate::system::Tailwater;
 pub fn start(service: &Arc<Service>, clock: Clock) -> io::Result<Listening> {
     let settings = &service.settings;
     let refused = |message| Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-    let serve_tcp = match settings.mode {
-        Mode::Threads => serve_by_threads::<Tailwater>,
+    let turns = match settings.mode {
         Mode::Events if service.replication.get().is_some() => {
             return refused("an event loop does not wait for backups: leave --events or the backups out");
         }
-        Mode::Events => events::start,
         Mode::Dispatch(_) if settings.udp_port != 0 => {
             return refused("datagrams are not served by a dispatcher: leave -U or --dispatch out");
         }
-        Mode::Dispatch(sizes) => {
-            let turns = Turns::start(sizes, settings.max_connections)?;
-            let twice = |_| io::Error::other("the service has been started before: make another");
-            service.turns.set(turns).map_err(twice)?;
-            serve_by_threads::<Tailwater>
-        }
+        Mode::Dispatch(sizes) => Some(Arc::new(Turns::start(sizes, settings.max_connections)?)),
+        Mode::Threads | Mode::Events => None,
     };
-    super::start::<Tailwater>(service, clock, serve_tcp)
+    let tcp = match settings.mode {
+        Mode::Events => events::start(service, clock)?,
+        _ => serve_by_threads::<Tailwater>(service, clock, turns.clone())?,
+    };
+    super::start::<Tailwater>(service, clock, tcp, turns)
 }

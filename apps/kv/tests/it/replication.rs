@@ -36,7 +36,7 @@ fn start(clock: Clock, backups: Vec<SocketAddr>, on_loss: OnLoss, port: Option<u
     let secret = Secret::decode(&"5a".repeat(16)).unwrap();
     let service = Service::new(Store::new(config).unwrap(), settings);
     let replication = replicate::Settings { backups, on_loss, timeout: PATIENCE, port, secret };
-    Replication::prepare(&service, replication).unwrap();
+    service.replicate(replication).unwrap();
     let listening = user_threads::start(&service, clock).unwrap();
     Node { service, listening, clock }
 }
@@ -297,8 +297,8 @@ fn a_lost_backup_refuses_writes_and_is_brought_up_to_date() {
     assert_eq!(ask(&mut client, "set a 0 0 1\r\n4\r\n"), "STORED\r\n");
     assert_eq!(ask(&mut reader, "get a\r\n"), "VALUE a 0 1\r\n4\r\nEND\r\n");
     assert_eq!(backup.replication().copy(), Copy::Complete);
-    assert_eq!(backup.replication().promote(&backup.service, backup.clock), Ok(()));
-    let again = backup.replication().promote(&backup.service, backup.clock);
+    assert_eq!(backup.replication().promote(backup.clock), Ok(()));
+    let again = backup.replication().promote(backup.clock);
     assert_eq!(again, Err(PromotionRefused::IsPrimary));
     // Its primary notices at its next change, and what was answered before is there.
     let (mut last, mut answer) = (primary.client(), Vec::new());
@@ -388,7 +388,7 @@ fn strangers_change_nothing() {
     // A scheduled flush outlives its primary.
     let late = primary.clock.now().seconds + 100_000;
     assert_eq!(ask(&mut primary.client(), "flush_all 100000\r\n"), "OK\r\n");
-    backup.replication().promote(&backup.service, backup.clock).unwrap();
+    backup.replication().promote(backup.clock).unwrap();
     let scheduled = backup.service.store.journal().unwrap().scheduled().unwrap();
     assert!(scheduled <= late + 1000 && scheduled > Now::FIRST + 1000, "{scheduled}");
 }

@@ -5,10 +5,11 @@
 
 use super::events::register_kept;
 use super::io::{List, has_control};
-use super::sockets::{bound, is_reachable, option, takes_both};
+use super::kernel_side::{bound, is_reachable, option, takes_both};
 use crate::datagrams::{Datagrams, Peers};
-use crate::file::{Errno, File, Manner, What, errno};
+use crate::file::{Errno, File, What, errno};
 use crate::start::{self, Call, Transport};
+use crate::transfer::Manner;
 use crate::{address, ready, real, table};
 use core::cell::Cell;
 use core::sync::atomic::AtomicBool;

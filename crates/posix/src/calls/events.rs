@@ -1,6 +1,6 @@
 //! epoll, poll and select.
 
-use super::{answer_int, served, sockets};
+use super::{answer_int, kernel_side, served};
 use crate::file::{Errno, File, What};
 use crate::kept::{self, Registration};
 use crate::set::Set;
@@ -50,7 +50,7 @@ unsafe extern "C" fn epoll_ctl(set: c_int, operation: c_int, fd: c_int, event: *
 
 /// Returns whether a descriptor that is added to a set is a TCP socket that may be connected later.
 fn may_connect(operation: c_int, fd: c_int) -> bool {
-    operation == libc::EPOLL_CTL_ADD && sockets::is_tcp(fd) && sockets::is_unconnected(fd)
+    operation == libc::EPOLL_CTL_ADD && kernel_side::is_tcp(fd) && kernel_side::is_unconnected(fd)
 }
 
 /// Keeps or forgets a registration that the kernel alone has.

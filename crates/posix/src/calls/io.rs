@@ -1,7 +1,8 @@
 //! Reading and writing.
 
 use super::{answer, datagrams, served};
-use crate::file::{self, Errno, File, Manner, What, receive};
+use crate::file::{Errno, File, What};
+use crate::transfer::{self, Manner, receive};
 use crate::{kernel, real, start, table};
 use core::sync::atomic::AtomicBool;
 use libc::{
@@ -169,7 +170,7 @@ unsafe fn write_from(
     // SAFETY: the caller's contract.
     let mut list = unsafe { List::of(buffers, count)? };
     // SAFETY: as above.
-    let result = file::send(fd, stream, unsafe { list.for_writing() }, manner);
+    let result = transfer::send(fd, stream, unsafe { list.for_writing() }, manner);
     if result == Err(EPIPE) && flags & MSG_NOSIGNAL == 0 {
         // The kernel sends the signal to the thread that writes.
         // SAFETY: no pointers.

@@ -10,6 +10,7 @@ mod datagrams;
 mod descriptors;
 mod events;
 mod io;
+mod kernel_side;
 mod process;
 mod sockets;
 

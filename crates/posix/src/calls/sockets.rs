@@ -1,6 +1,7 @@
 //! Sockets: how they begin, their addresses and options.
 
 use super::events::register_kept;
+use super::kernel_side::{bound, is_nonblocking, is_reachable, is_tcp, option, takes_both};
 use super::{answer_int, datagrams, served};
 use crate::file::{Errno, File, Listener, Stream, What, errno};
 use crate::start::{self, Call, Transport};
@@ -8,13 +9,12 @@ use crate::{address, kept, own, ready, real, table};
 use core::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use core::time::Duration;
 use libc::{
-    IPPROTO_IPV6, IPPROTO_TCP, O_NONBLOCK, POLLIN, POLLOUT, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO,
-    SO_SNDTIMEO, SO_TYPE, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, TCP_INFO, TCP_KEEPCNT,
-    TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_NODELAY, TCP_USER_TIMEOUT, c_int, c_long, c_void, linger, sockaddr,
-    sockaddr_storage, socklen_t, timeval,
+    IPPROTO_TCP, POLLIN, POLLOUT, SO_ERROR, SO_KEEPALIVE, SO_LINGER, SO_RCVTIMEO, SO_SNDTIMEO, SOCK_CLOEXEC,
+    SOCK_NONBLOCK, SOCK_STREAM, SOL_SOCKET, TCP_INFO, TCP_KEEPCNT, TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_NODELAY,
+    TCP_USER_TIMEOUT, c_int, c_long, c_void, linger, sockaddr, socklen_t, timeval,
 };
 use std::io::ErrorKind;
-use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr};
 use std::sync::{Arc, PoisonError};
 use tailwater::net::{TcpInfo, TcpKeepalive, TcpState, TcpStream, UdpSocket};
 
@@ -23,50 +23,6 @@ use tailwater::net::{TcpInfo, TcpKeepalive, TcpState, TcpStream, UdpSocket};
 static PLACEHOLDER: AtomicI32 = AtomicI32::new(-1);
 /// Lowest number of the placeholder itself: programs expect low ones.
 const LOWEST: c_long = 512;
-
-/// Returns an int option of the kernel's socket.
-pub fn option(fd: i32, level: c_int, name: c_int) -> Option<c_int> {
-    let (mut value, mut len) = (0, size_of::<c_int>() as socklen_t);
-    // SAFETY: room for an int.
-    let result = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
-    (result == 0).then_some(value)
-}
-
-/// Returns whether the kernel's `fd` is a TCP socket over IP.
-pub fn is_tcp(fd: i32) -> bool {
-    let domain = option(fd, SOL_SOCKET, libc::SO_DOMAIN);
-    option(fd, SOL_SOCKET, SO_TYPE) == Some(SOCK_STREAM)
-        && matches!(domain, Some(libc::AF_INET | libc::AF_INET6))
-}
-
-/// Returns whether the kernel's socket `fd` has no peer.
-pub fn is_unconnected(fd: i32) -> bool {
-    let mut storage = core::mem::MaybeUninit::<sockaddr_storage>::zeroed();
-    let mut len = size_of::<sockaddr_storage>() as socklen_t;
-    // SAFETY: room for any address.
-    let result = unsafe { real::getpeername(fd, storage.as_mut_ptr().cast(), &raw mut len) };
-    result != 0 && real::errno() == libc::ENOTCONN
-}
-
-/// Returns whether the kernel's description of `fd` has `O_NONBLOCK`.
-fn is_nonblocking(fd: i32) -> bool {
-    // SAFETY: no pointers.
-    unsafe { real::fcntl(fd, libc::F_GETFL, 0) & O_NONBLOCK != 0 }
-}
-
-/// Returns the address that the kernel's socket is bound to.
-pub fn bound(fd: i32) -> Option<SocketAddr> {
-    let mut storage = core::mem::MaybeUninit::<sockaddr_storage>::zeroed();
-    let mut len = size_of::<sockaddr_storage>() as socklen_t;
-    // SAFETY: room for any address, which is read as far as it was written.
-    unsafe {
-        let result = real::getsockname(fd, storage.as_mut_ptr().cast(), &raw mut len);
-        if result != 0 {
-            return None;
-        }
-        address::read(storage.as_ptr().cast(), len)
-    }
-}
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
@@ -86,17 +42,6 @@ unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
         table::put(fd, File::new(What::Listener(listener), is_nonblocking(fd)));
     }
     result
-}
-
-/// Returns whether a socket of Linux at `at` takes both families.
-pub fn takes_both(fd: i32, at: SocketAddr) -> bool {
-    at.ip() == IpAddr::V6(Ipv6Addr::UNSPECIFIED) && option(fd, IPPROTO_IPV6, libc::IPV6_V6ONLY) == Some(0)
-}
-
-/// Returns whether Tailwater can listen at an address of Linux: all addresses, or loopback. Other
-/// addresses are interfaces of Linux.
-pub fn is_reachable(ip: IpAddr) -> bool {
-    ip.is_unspecified() || ip.to_canonical().is_loopback()
 }
 
 #[unsafe(no_mangle)]

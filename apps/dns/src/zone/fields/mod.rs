@@ -14,7 +14,7 @@ use domain::base::name::Name;
 use domain::rdata::dnssec::{RtypeBitmapBuilder, Timestamp};
 use domain::utils::{base16, base64};
 
-use super::syntax::{Word, seconds};
+use super::words::{Word, seconds};
 
 /// A part of a record's data.
 #[derive(Debug, Clone, Copy)]
