@@ -430,6 +430,12 @@ systemd() {
     tests/packages/systemd target/release-files/*.deb
 }
 
+# Slurm's plugin beside Debian's Slurm.
+slurm() {
+    cargo build --quiet -p tailwater-cli -p tailwater-spin
+    tests/slurm/run
+}
+
 # Licences, sources and known vulnerabilities of the dependencies, as far as cargo-deny is there.
 dependencies() {
     if ! cargo deny --version >/dev/null 2>&1; then
