@@ -1,5 +1,5 @@
-//! A stand-in for the kubelet: it serves registrations, and asks each plugin for its devices, as the
-//! device manager of a kubelet does.
+//! A stand-in for the kubelet: it serves registrations, and asks each plugin for its devices, as
+//! the device manager of a kubelet does.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
