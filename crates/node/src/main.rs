@@ -14,7 +14,8 @@ use tokio::signal::unix::{SignalKind, signal};
 #[derive(Debug, Parser)]
 #[command(name = "tailwater-node", version, max_term_width = 100)]
 struct Cli {
-    /// Control socket of the IOKernel: a file in a folder of its own, which is mounted into pods at the same path
+    /// Control socket of the IOKernel: a file in a folder of its own, which is mounted into pods at
+    /// the same path
     #[arg(long, value_name = "FILE", default_value = "/run/tailwater/socket")]
     iokernel: PathBuf,
     /// The kubelet's folder of device plugins

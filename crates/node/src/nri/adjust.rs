@@ -16,8 +16,8 @@ use crate::cores::{Look, name};
 /// The annotation, and its one value.
 const CLASS: (&str, &str) = ("tailwater.io/class", "best-effort");
 
-/// Returns what is changed; `None`: nothing. `look` is `None` while no IOKernel answers: a co-runner
-/// is then idle, and has the cores that it had.
+/// Returns what is changed; `None`: nothing. `look` is `None` while no IOKernel answers: a
+/// co-runner is then idle, and has the cores that it had.
 #[must_use]
 pub fn adjust(request: &CreateRequest, look: Option<&Look>, iokernel: &Path) -> Option<Adjustment> {
     let (pod, container) = (request.pod.as_ref()?, request.container.as_ref()?);

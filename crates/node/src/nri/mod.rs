@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`frames`] | the multiplexed connection, and ttrpc on it |
 //! | [`api`] | the messages that are used |
-//! | [`adjust`] | pure: what a container gets |
+//! | [`mod@adjust`] | pure: what a container gets |
 //!
 //! Owns the conversation: registration, configuration, and an answer for each container that is
 //! created. Containers that exist already are left as they are.

@@ -1,5 +1,5 @@
-//! A stand-in for the kubelet: it serves registrations, and asks each plugin for its devices, as the
-//! device manager of a kubelet does.
+//! A stand-in for the kubelet: it serves registrations, and asks each plugin for its devices, as
+//! the device manager of a kubelet does.
 
 use std::collections::HashMap;
 use std::convert::Infallible;
@@ -49,11 +49,17 @@ pub struct Kubelet {
 impl Kubelet {
     /// Starts one in the folder of a test. As the real one, it removes all sockets that it finds.
     pub fn start(folder: &Path) -> Self {
-        let folder = folder.join("plugins");
-        for entry in std::fs::read_dir(&folder).expect("the folder").flatten() {
+        for entry in std::fs::read_dir(folder.join("plugins")).expect("the folder").flatten() {
             // The agent may remove its own at the same time.
             let _ = std::fs::remove_file(entry.path());
         }
+        Self::start_beside(folder)
+    }
+
+    /// As [`start`](Self::start), but leaves the sockets of plugins.
+    pub fn start_beside(folder: &Path) -> Self {
+        let folder = folder.join("plugins");
+        let _ = std::fs::remove_file(folder.join(KUBELET));
         let plugins = Plugins::default();
         let (end, ended) = oneshot::channel::<()>();
         let serve = {
