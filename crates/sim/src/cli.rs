@@ -147,7 +147,7 @@ pub struct AllocatorArgs {
     /// Allocators, as listed in the help.
     #[arg(
         long,
-        help = "Allocators: congestion-detection[:INTERVAL], delay-threshold[:THRESHOLD], arachne, ix-consolidation, ix-energy, static [default: congestion-detection,delay-threshold,arachne,ix-consolidation,static]"
+        help = "Allocators: congestion-detection[:INTERVAL[:QUANTUM]] (0us: an equal is preempted at once), delay-threshold[:THRESHOLD], arachne, ix-consolidation, ix-energy, static [default: congestion-detection,delay-threshold,arachne,ix-consolidation,static]"
     )]
     pub allocators: Option<String>,
     /// Service time of every service [default: exp:10us].

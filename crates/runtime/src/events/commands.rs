@@ -219,6 +219,45 @@ impl EventLoop {
         self.hand_over(handle, |stream| stream.send_shared(bytes))
     }
 
+    /// Sets whether each acknowledgment of a connection is reported as a
+    /// [`Condition::Window`](super::Condition::Window), also while every `send` has room: IX's
+    /// `sent`. For programs that count what has arrived, such as one that has a bounded number of
+    /// replies on the way. Several acknowledgments may share a condition, and while more than three
+    /// quarters of the send buffer are in use they wait.
+    ///
+    /// # Errors
+    /// [`CommandError`].
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::io::IoSlice;
+    /// use tailwater::events::{Batch, Condition, EventLoop, Token};
+    /// use tailwater::net::TcpListener;
+    ///
+    /// #[tailwater::main]
+    /// fn main() {
+    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    ///     let (mut events, mut batch) = (EventLoop::new(), Batch::new());
+    ///     let handle = events.connect(listener.local_addr().unwrap(), Token(1)).unwrap();
+    ///     events.report_acknowledged(handle, true).unwrap();
+    ///     events.send(handle, &[IoSlice::new(b"all of this")]).unwrap();
+    ///     let mut arrived = 0;
+    ///     while arrived < 11 {
+    ///         events.poll(&mut batch, None);
+    ///         for condition in &batch {
+    ///             if let Condition::Window { acknowledged, .. } = condition {
+    ///                 arrived += acknowledged;
+    ///             }
+    ///         }
+    ///     }
+    /// }
+    /// ```
+    pub fn report_acknowledged(&mut self, handle: Handle, report: bool) -> Result<(), CommandError> {
+        self.slots.stream_mut(handle)?.report_acknowledged(report);
+        self.visit_later(handle);
+        Ok(())
+    }
+
     /// Has `give` hand bytes over to a connection, which is listed to transmit if it took any.
     #[inline]
     fn hand_over(

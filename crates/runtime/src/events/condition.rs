@@ -122,7 +122,8 @@ pub enum Condition {
         range: DatagramRange,
     },
     /// A connection of which a [`send`](super::EventLoop::send) was not accepted in full has room
-    /// again (sent).
+    /// again (sent). With [`report_acknowledged`](super::EventLoop::report_acknowledged) also one
+    /// whose peer has acknowledged something.
     Window {
         /// The program's name for it.
         token: Token,
@@ -130,6 +131,8 @@ pub enum Condition {
         handle: Handle,
         /// Bytes that a `send` would accept now.
         room: usize,
+        /// Bytes sent that the peer has acknowledged since the last such condition.
+        acknowledged: usize,
     },
     /// The peer has closed its direction, and all its data was reported. This side may still send.
     Eof {

@@ -359,7 +359,9 @@ impl EventLoop {
                 let condition = match change {
                     Change::Connected => Condition::Connected { token, handle },
                     Change::Received(fresh) => Condition::Received { token, handle, fresh },
-                    Change::Window(room) => Condition::Window { token, handle, room },
+                    Change::Window { room, acknowledged } => {
+                        Condition::Window { token, handle, room, acknowledged }
+                    }
                     Change::Eof => Condition::Eof { token, handle },
                     Change::Closed(reason) => {
                         self.over.push(handle);

@@ -48,7 +48,7 @@ enum State {
 pub enum Change {
     Connected,
     Received(usize),
-    Window(usize),
+    Window { room: usize, acknowledged: usize },
     Eof,
     Closed(Option<io::ErrorKind>),
 }
@@ -68,6 +68,10 @@ pub struct Stream {
     sent: Cell<usize>,
     /// A send was not accepted in full.
     wants_room: Cell<bool>,
+    /// Bytes handed over that were not reported as acknowledged.
+    unreported: Cell<usize>,
+    /// Acknowledgments are reported although no send waits for room.
+    reports_acknowledged: bool,
     /// The loop's list of connections with commands has it.
     listed: Cell<bool>,
 }
@@ -83,6 +87,8 @@ impl Stream {
             consumed: 0,
             sent: Cell::new(0),
             wants_room: Cell::new(false),
+            unreported: Cell::new(0),
+            reports_acknowledged: false,
             listed: Cell::new(false),
         }
     }
@@ -131,7 +137,11 @@ impl Stream {
             Some(Change::Connected) => self.state = State::Open,
             Some(Change::Eof) => self.state = State::Eof,
             Some(Change::Closed(_)) => self.state = State::Over,
-            Some(Change::Window(_)) => self.wants_room.set(false),
+            Some(Change::Window { room, acknowledged }) => {
+                // An acknowledgment may be reported while a send still waits for room.
+                self.wants_room.update(|wants| wants && room == 0);
+                self.unreported.update(|bytes| bytes - acknowledged);
+            }
             Some(Change::Received(_)) | None => {}
         }
         (change, again)
@@ -142,29 +152,28 @@ impl Stream {
         if matches!(state, State::Incoming | State::Over) {
             return (None, false);
         }
+        let (acknowledges, unreported) = (self.reports_acknowledged, self.unreported.get());
         stream.with_inner(|inner| {
             let change = first_change(inner, *state, lent, spares);
             match change {
                 Some(Change::Received(_)) => {
                     let more = inner.connection.is_readable() || inner.has_failed();
-                    (change, more || wants_room.get())
+                    (change, more || wants_room.get() || acknowledges)
                 }
                 Some(Change::Closed(_)) => (change, false),
                 Some(_) => (change, true),
                 None if *state == State::Eof && *shut_down => (Some(Change::Closed(None)), false),
-                None if wants_room.get() && inner.connection.poll_writable() => {
-                    match inner.connection.writable_bytes() {
-                        // A clone of the stream has closed the direction: there will be no room.
-                        0 => {
-                            wants_room.set(false);
-                            (None, false)
-                        }
-                        room => (Some(Change::Window(room)), true),
-                    }
+                None => {
+                    let window = window(inner, wants_room, acknowledges, unreported);
+                    (window, window.is_some())
                 }
-                None => (None, false),
             }
         })
+    }
+
+    /// Sets whether acknowledgments are reported although no send waits for room.
+    pub fn report_acknowledged(&mut self, report: bool) {
+        self.reports_acknowledged = report;
     }
 
     /// Returns the bytes that are on loan and not consumed.
@@ -231,12 +240,16 @@ impl Stream {
                     break;
                 }
             }
+            if self.reports_acknowledged {
+                inner.connection.await_acknowledgment();
+            }
             Ok(())
         })?;
         if cut {
             self.wants_room.set(true);
         }
-        self.sent.set(self.sent.get() + sent);
+        self.sent.update(|bytes| bytes + sent);
+        self.unreported.update(|bytes| bytes + sent);
         Ok(sent)
     }
 
@@ -310,6 +323,31 @@ impl Drop for Stream {
             let _ = self.stream.set_linger(None);
         }
     }
+}
+
+/// Returns the room of a locked connection, and how many of `unreported` bytes are acknowledged, if
+/// a send waits for room or acknowledgments are reported.
+fn window(
+    inner: &mut Inner,
+    wants_room: &Cell<bool>,
+    acknowledges: bool,
+    unreported: usize,
+) -> Option<Change> {
+    let connection = &mut inner.connection;
+    let unacknowledged = connection.unacknowledged_bytes();
+    // What a clone of the stream has sent may be among them.
+    let acknowledged = unreported.saturating_sub(unacknowledged);
+    let has_room = wants_room.get() && connection.poll_writable();
+    let room = connection.writable_bytes();
+    if has_room && room == 0 {
+        // A clone of the stream has closed the direction: there will be no room.
+        wants_room.set(false);
+    }
+    if acknowledges && unacknowledged > 0 {
+        connection.await_acknowledgment();
+    }
+    let due = has_room && room > 0 || acknowledges && acknowledged > 0;
+    due.then_some(Change::Window { room, acknowledged })
 }
 
 /// Returns what a locked connection reports before it reports room.

@@ -19,8 +19,10 @@
 //! (timer_create(2), the clock of that thread's processor time), so that it causes no interrupt of
 //! its own. It is there where there is a quantum, or since the first preemptive dispatcher began.
 //! A thread that has run from one tick to another for its quantum or slice while others wait gives
-//! way in the signal handler. A signal from another core would take 13 us and more in a virtual
-//! machine, and 8 us of its sender's time. A thread that sleeps in the kernel uses no processor
+//! way in the signal handler. A signal from another core takes 13 us and more in a virtual machine,
+//! and 8 us of its sender's time; a timer of real time takes as long to set for each turn. So only
+//! a dispatcher with a kthread of its own sends one, to a request that has not given way 20 us
+//! after it was ordered to ([`end_turn`]). A thread that sleeps in the kernel uses no processor
 //! time and is the stall detector's business (see [`debug`](crate::debug)).
 //!
 //! Every request to end a turn carries the turn's number; one that comes late ends nothing.

@@ -28,6 +28,7 @@ fn event_loops_report_and_obey() {
                 what_is_not_done_is_shown_again_in_one_piece();
                 what_is_lent_stops_the_peer();
                 a_send_without_room_is_cut_and_room_is_reported();
+                acknowledged_bytes_are_reported_where_they_are_asked_for_and_each_once();
                 shared_bytes_are_held_until_they_are_acknowledged();
                 shared_bytes_without_room_are_cut_and_leave_behind_copied_ones();
                 a_round_has_no_more_than_its_bound_and_passes_nobody_over();
@@ -230,6 +231,35 @@ fn a_send_without_room_is_cut_and_room_is_reported() {
     }
     let (got, _client) = reader.join().unwrap().unwrap();
     assert!(got == data);
+    assert!(bed.is_quiet());
+}
+
+fn acknowledged_bytes_are_reported_where_they_are_asked_for_and_each_once() {
+    let mut bed = Bed::listening();
+    let (mut client, handle) = bed.connection(1);
+    assert_eq!(bed.send(handle, &[1; 1000]), Ok(1000));
+    assert!(bed.is_quiet(), "nothing waits for room");
+    client.read_exact(&mut [0; 1000]).unwrap();
+    bed.events.report_acknowledged(handle, true).unwrap();
+    let sent = 300_000;
+    let reader = thread::spawn(move || {
+        let mut got = vec![0; sent];
+        client.read_exact(&mut got).map(|()| client)
+    });
+    let (mut left, mut acknowledged) = (sent, 0);
+    while acknowledged < 1000 + sent {
+        let len = left.min(10_000);
+        left -= bed.send(handle, &vec![2; len]).unwrap();
+        if let Condition::Window { token: Token(1), acknowledged: some @ 1.., .. } = bed.one() {
+            acknowledged += some;
+        }
+    }
+    assert_eq!((left, acknowledged), (0, 1000 + sent));
+    let mut client = reader.join().unwrap().unwrap();
+    bed.events.report_acknowledged(handle, false).unwrap();
+    assert_eq!(bed.send(handle, &[1; 10]), Ok(10));
+    assert!(bed.is_quiet());
+    client.read_exact(&mut [0; 10]).unwrap();
     assert!(bed.is_quiet());
 }
 

@@ -451,6 +451,26 @@ fn a_service_that_comes_to_a_busy_equal_waits_for_the_rest_of_its_quantum() {
 }
 
 #[test]
+fn with_a_quantum_of_zero_an_equal_that_bursts_loses_its_core_at_once() {
+    for class in [LatencyCritical, BestEffort] {
+        let mut machine = Machine::of_cores(2);
+        let quanta = Config { burst_quantum: Nanos::ZERO, service_quantum: Nanos::ZERO, ..Config::default() };
+        machine.policy = CongestionDetection::new(quanta);
+        let [bursts, owns, comes] =
+            [(0, 2), (1, 1), (0, 1)].map(|(own, max)| machine.runtime(class, own, max));
+        let kthread = machine.runs(bursts, 0);
+        machine.runs(owns, 1);
+        [bursts, owns].iter().for_each(|&runtime| machine.queue(runtime, 9));
+        machine.queue(comes, 9);
+        assert_eq!(grants(&machine.wakeup(comes)), [(0, Some(kthread), false)], "no look is awaited");
+        machine.cedes(0);
+        // The loser waits for a core, and is the equal that comes from now on.
+        let next = machine.look();
+        assert!(matches!(next[..], [Action::Grant { runtime, .. }] if runtime == bursts), "{next:?}");
+    }
+}
+
+#[test]
 fn a_core_that_falls_free_goes_to_the_most_urgent_claim() {
     let mut machine = Machine::of_cores(1);
     let owner = machine.runtime(LatencyCritical, 0, 1);

@@ -4,10 +4,10 @@
 //! Owns the description and the fan-out; the machine is [`machine`](crate::machine), the policies
 //! are `sched::alloc`'s.
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 use tailwater_sched::Nanos;
-use tailwater_sched::alloc::{Policy, PolicyName};
+use tailwater_sched::alloc::{Config, CongestionDetection, Policy, PolicyName};
 use tailwater_sched::dispatch::{CentralFcfs, Dispatch};
 use tailwater_sched::topology::Topology;
 use tailwater_workload::units::parse_duration_ns;
@@ -31,7 +31,7 @@ use tailwater_plot::{Line, Panel};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct AllocatorStudy {
-    /// Allocators, separated by commas: `congestion-detection[:INTERVAL]`,
+    /// Allocators, separated by commas: `congestion-detection[:INTERVAL[:QUANTUM]]`,
     /// `delay-threshold[:THRESHOLD]`, `arachne`, `ix-consolidation`, `ix-energy`, `static`.
     pub allocators: String,
     /// Service time of every service.
@@ -118,8 +118,18 @@ pub fn parse_allocator(text: &str, seed: u64) -> anyhow::Result<Box<dyn Policy>>
         "`arbiter` divides the cores that programs request, and simulated programs request none: simulate \
          `congestion-detection`, which lends all other cores, or `arachne`, which estimates the requests"
     );
-    let time = parameter.map(parse_duration_ns).transpose().with_context(|| format!("allocator `{text}`"))?;
-    Ok(name.build(time.map(Nanos), seed)?)
+    let times = parameter.into_iter().flat_map(|times| times.split(':'));
+    let times: Result<Vec<Nanos>, _> = times.map(|time| parse_duration_ns(time).map(Nanos)).collect();
+    let times = times.with_context(|| format!("allocator `{text}`"))?;
+    let built = name.build(times.first().copied(), seed)?;
+    match (name, &times[..]) {
+        (PolicyName::Congestion, &[interval, quantum]) => {
+            let quanta = Config { burst_quantum: quantum, service_quantum: quantum, ..Config::default() };
+            Ok(Box::new(CongestionDetection::new(Config { interval, seed, ..quanta })))
+        }
+        (_, [] | [_]) => Ok(built),
+        _ => bail!("allocator `{text}`: only congestion-detection takes a second time, and none a third"),
+    }
 }
 
 impl AllocatorStudy {
@@ -352,6 +362,16 @@ mod tests {
     }
 
     #[test]
+    fn equals_that_preempt_at_once_hand_cores_over_more_often() {
+        let base =
+            study("congestion-detection,congestion-detection:5us:100us,congestion-detection:5us:0us", "0.6");
+        let rows = AllocatorStudy { cores: 1, services: 2, guaranteed: 0, ..base }.run(&|| ()).unwrap();
+        let [usual, same, at_once] = &rows[..] else { panic!("three rows") };
+        assert_eq!((usual.handoffs_per_s, usual.p99_ns), (same.handoffs_per_s, same.p99_ns));
+        assert!(at_once.handoffs_per_s > 1.1 * usual.handoffs_per_s, "{at_once:?} {usual:?}");
+    }
+
+    #[test]
     fn slow_controllers_run_and_conserve_requests() {
         let slow = AllocatorStudy {
             effort: Effort { requests: 500, ..study("", "").effort },
@@ -388,6 +408,7 @@ mod tests {
         assert!(refused(over).contains("need 6 cores, there are 4"));
         assert!(refused(study("borg", "0.5")).contains("use one of congestion"));
         assert!(refused(study("static:5us", "0.5")).contains("no parameter"));
+        assert!(refused(study("delay-threshold:5us:0us", "0.5")).contains("only congestion-detection takes"));
         assert!(refused(AllocatorStudy { cores: 0, ..base }).contains("0 cores"));
     }
 }

@@ -161,6 +161,11 @@ impl Connection {
         false
     }
 
+    /// Requests [`Events::WRITABLE`] for the next acknowledgment that leaves room.
+    pub fn await_acknowledgment(&mut self) {
+        self.set.insert(Set::WANTS_ROOM);
+    }
+
     /// Returns [`Events::WRITABLE`] if segments that left have made room for unsent data. Call it
     /// after [`poll_transmit`](Self::poll_transmit); without a low-water mark it does nothing.
     #[inline]

@@ -491,6 +491,12 @@ impl<P, S> Desk<P, S> {
         }
     }
 
+    /// Returns a lane whose request was ordered to give way and reaches no poll point: its kthread
+    /// is to be interrupted.
+    pub fn next_overdue(&mut self, now: Nanos) -> Option<usize> {
+        self.lanes.iter_mut().position(|lane| lane.state == State::Present && lane.is_overdue(now))
+    }
+
     /// Records when the request that `lane` runs began.
     fn begin_running(&mut self, lane: usize, number: Number) {
         self.collect_from(lane);

@@ -8,6 +8,7 @@
 use super::Group;
 use crate::ground::guard::NoPreempt;
 use crate::records::kthread::NO_CORE;
+use crate::verbs::quantum;
 use crate::verbs::switch::{others_wait, yield_now};
 use core::sync::atomic::Ordering::Relaxed;
 use tailwater_sched::Nanos;
@@ -94,8 +95,22 @@ impl<P: Send + 'static> Group<P> {
         pool.desk.watch(now, |lane| self.has_no_core(lane));
         pool.desk.pump(now);
         let has_requests = !pool.desk.is_empty();
+        let overdue = pool.desk.next_overdue(now);
         self.release(pool);
+        if let Some(lane) = overdue {
+            self.interrupt(lane);
+        }
         has_requests
+    }
+
+    /// Has the request of a lane give way in the signal handler. One that has begun in its place by
+    /// now gives way early.
+    #[cold]
+    fn interrupt(&self, lane: usize) {
+        let kthread = usize::from(self.kthreads[lane].load(Relaxed));
+        if let Some(kthread) = self.runtime.kthreads.get(kthread) {
+            quantum::end_turn(kthread);
+        }
     }
 
     /// Returns whether the kthread on which this lane was last has no core.

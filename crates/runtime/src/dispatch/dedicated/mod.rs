@@ -26,7 +26,7 @@
 //! | the dispatcher, off duty | `submit` dispatches itself; a lane with an empty mailbox does so for itself, and a request asks the policy when its quantum is over: the inline dispatcher |
 //! | the dispatcher, on duty (Linux took its core) | lanes with empty mailboxes empty the inbox; so does a `submit` that finds it older than [`HELP_AFTER`] |
 //! | a worker that ceded its core | its request goes back to the policy, or keeps the lane if that does not preempt; its mailbox is emptied by itself, under the lock |
-//! | a worker that Linux has stopped, or that computes without poll points | its mailbox is emptied by the dispatcher, or by a lane that idles |
+//! | a worker that Linux has stopped, or that computes without poll points | its mailbox is emptied by the dispatcher, or by a lane that idles; the dispatcher on duty interrupts its kthread |
 //! | all workers | requests wait, as with any dispatcher |
 //!
 //! The thread goes off duty, under the inbox's lock, before it yields, which it does when the core

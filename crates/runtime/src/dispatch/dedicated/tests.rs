@@ -488,6 +488,23 @@ fn a_request_gives_way_to_one_in_its_mailbox_when_its_quantum_is_over() {
     assert!(model.mailboxes[0].is_ordered(number));
 }
 
+#[test]
+fn a_request_that_does_not_give_way_is_reported_once_in_a_while_until_it_does() {
+    let (mut model, running) = all_run(2);
+    model.submit(0, 0);
+    model.submit(0, 0);
+    model.step(&Step::Time(5_000));
+    model.step(&Step::Pass);
+    assert!(model.mailboxes.iter().zip(&running).all(|(mailbox, &number)| mailbox.is_ordered(number)));
+    let overdue = |model: &mut Model| model.desk.next_overdue(model.now);
+    assert_eq!(overdue(&mut model), None, "it has had no time to reach a poll point");
+    model.step(&Step::Time(20_000));
+    assert_eq!([(); 3].map(|()| overdue(&mut model)), [Some(0), Some(1), None]);
+    model.step(&Step::Preempt(0));
+    model.step(&Step::Time(1_000_000));
+    assert_eq!([(); 2].map(|()| overdue(&mut model)), [Some(1), None]);
+}
+
 /// Returns a model under `sq:5us` whose lanes all run a request each.
 fn all_run(lanes: usize) -> (Model, Vec<Number>) {
     let mut model = Model::new(Policy::single_queue(QUANTUM, Requeue::Tail), lanes, 2);

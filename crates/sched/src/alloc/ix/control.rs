@@ -1,20 +1,24 @@
 //! The measurements of IX's control loop, and its decision to add or to remove.
 //!
-//! Owns, per latency-critical runtime, what waited in its ingress rings and run queues and what it
-//! took out of them since the latest decision; and the smoothed number of busy kthreads of all.
+//! Owns, per latency-critical runtime, how long the last entry of its ingress rings and run queues
+//! waits, and how much of what it has served since the latest decision was late; and the smoothed
+//! number of busy kthreads of all.
 //!
-//! The queueing delay is the mean over what was served (Little's law): the sum of the depth over
-//! time, divided by the number of entries taken out in the same time. So neither idle time nor a
-//! burst that is short beside the period makes it smaller. IX writes it as iterations of bounded
-//! batches. A reading of the depth holds from its sample to the next one, however late that is:
-//! while nothing happens there are no samples. Frames and user threads wait one after the other, so
-//! the delays of both add up; each is measured in its own unit, lines of the ring and entries of
-//! the run queue. The mean of the latest period raises, an average over several of them lowers.
+//! The bound is on the tail, as in IX: a service is delayed if more than [`TAIL`] of what it served
+//! in a period was *late*, delayed for longer than the bound. IX computes the delay of the last
+//! packet of a queue from its depth and the length of an iteration. Here the last entry at a sample
+//! is followed until it is taken out, and then the one that is the last by then: its delay holds
+//! for what was served since the sample before. Between two samples entries leave evenly. So
+//! neither idle time nor the many entries that do not wait hide a burst. Frames and user threads
+//! wait one after the other, so the delays of both add up; each is measured in its own unit, lines
+//! of the ring and entries of the run queue. A reading of the depth holds from its sample to the
+//! next one, however late that is: while nothing happens there are no samples. The latest period
+//! raises, an average over several of them lowers.
 //!
 //! | a runtime that has work and | its depth counts |
 //! |---|---|
 //! | runs | yes |
-//! | has no core, because others have those of the step or its cpuset lacks them | yes: with nothing served each entry counts with all of the period |
+//! | has no core, because others have those of the step or its cpuset lacks them | yes: what has waited for longer than the bound at the decision is late, though it is not served |
 //! | was lent a core on which it does not run yet | no: a further core would not come sooner |
 
 use super::super::observe::queued;
@@ -22,7 +26,9 @@ use super::super::observe::{Activity, RuntimeLook};
 use super::IxConfig;
 use crate::ids::Nanos;
 
-/// Delay, in multiples of the bound, beyond which one counts no more in the average.
+/// Share of what is served that may be late: the bound is on the 99th percentile.
+const TAIL: f64 = 0.01;
+/// Share of late entries, in multiples of [`TAIL`], beyond which one counts no more in the average.
 const MAX_OVER: f64 = 16.0;
 /// Entries of a queue beyond which a kthread's claim counts no more: the ends are its own words.
 const MAX_DEPTH: u32 = 1 << 16;
@@ -42,29 +48,41 @@ impl Smoothed {
 /// One kind of queue of a runtime, over all its kthreads.
 #[derive(Clone, Copy, Debug, Default)]
 struct Queue {
-    depth: u32,
     head: u32,
-    /// Sum of the depth over time since the latest decision, in nanoseconds.
+    /// Number of entries up to the one that is followed, itself included; 0 while none is.
+    ahead: u32,
+    /// Time in nanoseconds for which that has waited.
     waited_ns: f64,
-    /// Entries taken out in that time.
-    served: u64,
+    /// Delay of the one before, which was taken out.
+    delay_ns: f64,
 }
 
 impl Queue {
-    fn read(&mut self, elapsed: Nanos, depth: u32, head: u32) {
-        self.waited_ns += f64::from(self.depth) * elapsed.0 as f64;
-        self.depth = depth;
+    /// Records a sample, `elapsed` after the previous one; returns the number of entries taken out.
+    fn read(&mut self, elapsed: Nanos, depth: u32, head: u32) -> u32 {
         // The sum of free-running heads; one that goes back has served nothing.
-        let served = head.wrapping_sub(self.head) as i32;
-        self.served += u64::from(served.max(0).unsigned_abs());
+        let served = (head.wrapping_sub(self.head) as i32).max(0).unsigned_abs();
         self.head = head;
+        let elapsed = elapsed.0 as f64;
+        if self.ahead == 0 {
+            // What came and went between two samples did not wait.
+            self.delay_ns = 0.0;
+        } else if served < self.ahead {
+            self.ahead -= served;
+            self.waited_ns += elapsed;
+        } else {
+            self.delay_ns = self.waited_ns + elapsed * f64::from(self.ahead) / f64::from(served);
+            self.ahead = 0;
+        }
+        if depth == 0 || self.ahead == 0 {
+            (self.ahead, self.waited_ns) = (depth, 0.0);
+        }
+        served
     }
 
-    /// Returns how long an entry has waited on average, in nanoseconds, and begins a new period.
-    fn take_delay(&mut self) -> f64 {
-        let delay = self.waited_ns / self.served.max(1) as f64;
-        (self.waited_ns, self.served) = (0.0, 0);
-        delay
+    /// Returns the delay at present, in nanoseconds.
+    fn delay(&self) -> f64 {
+        self.delay_ns.max(self.waited_ns)
     }
 }
 
@@ -73,13 +91,16 @@ impl Queue {
 pub(super) struct Service {
     ingress: Queue,
     runq: Queue,
+    /// Entries served since the latest decision, and those of them that were late.
+    served: u64,
+    late: u64,
     slow: Smoothed,
 }
 
 impl Service {
     /// Records a look, `elapsed` after the previous one; returns the number of busy kthreads. Work
     /// that is queued while no kthread is busy counts only if the service `waits` for a core.
-    pub(super) fn read(&mut self, look: &RuntimeLook, waits: bool, elapsed: Nanos) -> u32 {
+    pub(super) fn read(&mut self, look: &RuntimeLook, waits: bool, elapsed: Nanos, bound: Nanos) -> u32 {
         let depth = |head: u32, tail: u32| if queued(head, tail) { tail.wrapping_sub(head) } else { 0 };
         let (mut ingress, mut runq, mut heads, mut busy) = (0u32, 0u32, (0u32, 0u32), 0);
         for kthread in &look.kthreads {
@@ -94,33 +115,44 @@ impl Service {
         if !waits && busy == 0 {
             (ingress, runq) = (0, 0);
         }
-        self.ingress.read(elapsed, ingress, heads.0);
-        self.runq.read(elapsed, runq, heads.1);
+        let frames = self.ingress.read(elapsed, ingress, heads.0);
+        let threads = self.runq.read(elapsed, runq, heads.1);
+        let served = u64::from(frames.max(threads));
+        self.served += served;
+        self.late += if self.ingress.delay() + self.runq.delay() > bound.0 as f64 { served } else { 0 };
         busy
     }
 
-    /// Returns the queueing delay of this period and that over several ones, and begins a new
-    /// period. However long one is, it keeps the average over the bound for a few periods only.
+    /// Returns the delays of this period and over several ones, and begins a new period. However
+    /// long one is, it keeps the average over the bound for a few periods only.
     pub(super) fn delays(&mut self, period: Nanos, config: &IxConfig) -> Delays {
-        let now = self.ingress.take_delay() + self.runq.take_delay();
-        self.slow.add(period, now.min(config.delay_bound.0 as f64 * MAX_OVER), config.smoothing);
+        let is_late = self.ingress.waited_ns + self.runq.waited_ns > config.delay_bound.0 as f64;
+        let waiting = if is_late { u64::from(self.ingress.ahead.max(self.runq.ahead)) } else { 0 };
+        let now = (self.late + waiting) as f64 / (self.served + waiting).max(1) as f64;
+        (self.served, self.late) = (0, 0);
+        self.slow.add(period, now.min(TAIL * MAX_OVER), config.smoothing);
         Delays { now, slow: self.slow.0 }
     }
 }
 
-/// Queueing delays in nanoseconds.
+/// Shares of what was served that was late.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Delays {
-    /// Mean over the latest period.
+    /// In the latest period.
     pub now: f64,
     /// Average over several periods.
     pub slow: f64,
 }
 
 impl Delays {
-    /// Returns the longer ones of both.
+    /// Returns the larger ones of both.
     pub(super) fn max(self, other: Self) -> Self {
         Self { now: self.now.max(other.now), slow: self.slow.max(other.slow) }
+    }
+
+    /// Returns whether the delay of the latest period was above the bound.
+    pub(super) fn is_over(self) -> bool {
+        self.now > TAIL
     }
 }
 
@@ -155,19 +187,13 @@ pub(super) enum Verdict {
 /// step and of the previous one. A shallow queue does not show that resources can be removed; idle
 /// time does. `hysteresis` is the fraction of the smaller capacity that must be idle after a
 /// removal.
-pub(super) fn judge(
-    delays: Delays,
-    bound: Nanos,
-    usage: f64,
-    capacities: (f64, f64),
-    hysteresis: f64,
-) -> Verdict {
+pub(super) fn judge(delays: Delays, usage: f64, capacities: (f64, f64), hysteresis: f64) -> Verdict {
     let (present, before) = capacities;
-    if delays.now > bound.0 as f64 {
+    if delays.is_over() {
         return Verdict::Add;
     }
     let fits = usage * present <= before * (1.0 - hysteresis);
-    if fits && delays.slow <= bound.0 as f64 { Verdict::Remove } else { Verdict::Stay }
+    if fits && delays.slow <= TAIL { Verdict::Remove } else { Verdict::Stay }
 }
 
 #[cfg(test)]
@@ -181,7 +207,7 @@ mod tests {
     const BOUND: Nanos = Nanos::from_micros(50);
     const SMOOTHING: Nanos = Nanos::from_millis(100);
 
-    /// Returns the delays of a service and begins a new period.
+    /// Returns the delays of a service, of the period and on average, and begins a new period.
     fn take(service: &mut Service, period: Nanos) -> (f64, f64) {
         let Delays { now, slow } = service.delays(period, &IxConfig::default());
         (now, slow)
@@ -196,13 +222,14 @@ mod tests {
         look(KthreadLook { runq_head: head, runq_tail: head + waiting, activity, ..KthreadLook::default() })
     }
 
-    /// Returns the delays in microseconds after a second of 10,000 served entries with so many
-    /// waiting in each queue.
-    fn delays(ingress: u32, runq: u32) -> (f64, f64) {
-        let mut service = Service::default();
-        let mut delays = (0.0, 0.0);
-        for ms in 0..=2_000 {
+    /// Returns the share of late entries of 1,000 served in a period, with so many waiting in each
+    /// queue for the first `burst` milliseconds of it.
+    fn late(ingress: u32, runq: u32, burst: u32, bound: Nanos) -> f64 {
+        let (mut service, config) =
+            (Service::default(), IxConfig { delay_bound: bound, ..IxConfig::default() });
+        for ms in 0..=100 {
             let head = ms * 10;
+            let (ingress, runq) = if ms < burst { (ingress, runq) } else { (0, 0) };
             let shown = look(KthreadLook {
                 ingress_head: head,
                 ingress_tail: head + ingress,
@@ -211,25 +238,29 @@ mod tests {
                 activity: Activity::Running,
                 ..KthreadLook::default()
             });
-            service.read(&shown, false, if ms == 0 { Nanos::ZERO } else { MS });
-            if ms > 0 && ms % 100 == 0 {
-                delays = take(&mut service, PERIOD);
-            }
+            service.read(&shown, false, if ms == 0 { Nanos::ZERO } else { MS }, bound);
         }
-        (delays.0 / 1e3, delays.1 / 1e3)
+        service.delays(PERIOD, &config).now
     }
 
     #[test]
     fn delays_of_rings_and_run_queues_add_up() {
-        for (ingress, runq, expected) in [(0, 0, 0.0), (3, 0, 300.0), (0, 2, 200.0), (3, 2, 500.0)] {
-            let (fast, slow) = delays(ingress, runq);
-            assert!((fast - expected).abs() <= expected * 0.01, "{fast} us of {expected}");
-            assert!((slow - expected).abs() <= expected * 0.01, "{slow} us of {expected}");
+        for (ingress, runq, delay_us) in [(3, 0, 300), (0, 2, 200), (3, 2, 500)] {
+            let at = |us| late(ingress, runq, 1_000, Nanos::from_micros(us));
+            assert_eq!((at(delay_us - 1), at(delay_us + 1)), (1.0, 0.0), "{delay_us}");
         }
+        assert_eq!(late(0, 0, 1_000, Nanos(1)), 0.0);
     }
 
     #[test]
-    fn idle_time_between_bursts_does_not_make_a_delay_shorter() {
+    fn a_delay_of_a_few_in_a_hundred_is_over_the_bound_and_that_of_fewer_is_not() {
+        // Mean delays of 4 and 2 us.
+        let is_over = |burst| Delays { now: late(0, 2, burst, BOUND), slow: 0.0 }.is_over();
+        assert!(is_over(2) && !is_over(1));
+    }
+
+    #[test]
+    fn idle_time_between_bursts_does_not_hide_them() {
         let mut service = Service::default();
         let mut head = 0;
         // Bursts of 2 ms every 20 ms, in which 40 wait and 100 are served in each millisecond.
@@ -237,25 +268,23 @@ mod tests {
             let in_burst = ms % 20 < 2;
             head += if (1..3).contains(&(ms % 20)) { 100 } else { 0 };
             let activity = if in_burst { Activity::Running } else { Activity::Idle };
-            service.read(&runq(head, if in_burst { 40 } else { 0 }, activity), false, MS);
+            service.read(&runq(head, if in_burst { 40 } else { 0 }, activity), false, MS, BOUND);
         }
-        let (fast, _) = take(&mut service, PERIOD);
-        assert!((fast - 400e3).abs() < 1.0, "{fast} ns");
-        service.read(&runq(head, 0, Activity::Idle), false, PERIOD);
+        assert_eq!(take(&mut service, PERIOD).0, 1.0);
+        service.read(&runq(head, 0, Activity::Idle), false, PERIOD, BOUND);
         let (fast, slow) = take(&mut service, PERIOD);
-        assert!(fast == 0.0 && slow > 0.0, "a period without work has no delay: {fast} ns");
+        assert!(fast == 0.0 && slow > 0.0, "a period without work has no delay: {fast}");
     }
 
     #[test]
     fn work_without_a_core_is_delayed_and_work_whose_core_is_on_its_way_is_not() {
-        for (has_core, expected) in [(false, 100e6), (true, 0.0)] {
+        for (has_core, expected) in [(false, 1.0), (true, 0.0)] {
             let mut service = Service::default();
             for ms in 0..=100 {
                 let elapsed = if ms == 0 { Nanos::ZERO } else { MS };
-                service.read(&runq(0, 1, Activity::Parked), !has_core, elapsed);
+                service.read(&runq(0, 1, Activity::Parked), !has_core, elapsed, BOUND);
             }
-            let (fast, _) = take(&mut service, PERIOD);
-            assert!((fast - expected).abs() < 1.0, "{fast} ns");
+            assert_eq!(take(&mut service, PERIOD).0, expected);
         }
     }
 
@@ -263,8 +292,8 @@ mod tests {
     fn a_late_sample_is_not_taken_for_the_time_before_it() {
         let minute = Nanos::from_millis(60_000);
         let mut service = Service::default();
-        service.read(&look(KthreadLook::default()), false, MS);
-        service.read(&runq(0, 9, Activity::Running), false, minute);
+        service.read(&look(KthreadLook::default()), false, MS, BOUND);
+        service.read(&runq(0, 9, Activity::Running), false, minute, BOUND);
         assert_eq!(take(&mut service, minute), (0.0, 0.0), "nothing waited for that minute");
         let mut usage = Usage::default();
         usage.read(MS, 0, SMOOTHING);
@@ -277,16 +306,16 @@ mod tests {
         let periods_over_the_bound = |smoothing_ms| {
             let config = IxConfig { smoothing: Nanos::from_millis(smoothing_ms), ..IxConfig::default() };
             let mut service = Service::default();
-            service.read(&runq(0, 40, Activity::Running), false, MS);
-            service.read(&runq(100, 0, Activity::Running), false, PERIOD);
-            (0..100).take_while(|_| service.delays(PERIOD, &config).slow > BOUND.0 as f64).count()
+            service.read(&runq(0, 40, Activity::Running), false, MS, BOUND);
+            service.read(&runq(100, 0, Activity::Running), false, PERIOD, BOUND);
+            (0..100).take_while(|_| service.delays(PERIOD, &config).slow > TAIL).count()
         };
         let periods = [10, 100, 1_000].map(periods_over_the_bound);
         assert_eq!(periods, [2, 3, 4]);
     }
 
     #[test]
-    fn queues_whose_ends_make_no_sense_cost_a_bounded_delay() {
+    fn queues_whose_ends_make_no_sense_are_a_bounded_share() {
         let mut service = Service::default();
         for (head, tail) in [(u32::MAX, 0x7fff_fff0), (7, 3), (0, u32::MAX / 2)] {
             let lie = KthreadLook {
@@ -296,18 +325,18 @@ mod tests {
                 activity: Activity::Running,
                 ..KthreadLook::default()
             };
-            service.read(&look(lie), false, MS);
+            service.read(&look(lie), false, MS, BOUND);
         }
         let (fast, slow) = take(&mut service, PERIOD);
-        assert!(fast.is_finite() && slow.is_finite());
+        assert!((0.0..=1.0).contains(&fast) && (0.0..=1.0).contains(&slow), "{fast} {slow}");
     }
 
     #[test]
     fn a_delay_over_the_bound_adds_and_idle_capacity_removes() {
-        let after = |now, slow, usage| judge(Delays { now, slow }, BOUND, usage, (3.0, 2.0), 0.25);
-        assert_eq!(after(60e3, 10e3, 0.2), Verdict::Add);
-        assert_eq!(after(10e3, 60e3, 0.2), Verdict::Stay, "the average is over the bound");
-        assert_eq!(after(10e3, 10e3, 0.5), Verdict::Remove, "1.5 of 3 in use: three quarters of 2");
-        assert_eq!(after(10e3, 10e3, 0.51), Verdict::Stay);
+        let after = |now, slow, usage| judge(Delays { now, slow }, usage, (3.0, 2.0), 0.25);
+        assert_eq!(after(0.02, 0.0, 0.2), Verdict::Add);
+        assert_eq!(after(0.0, 0.02, 0.2), Verdict::Stay, "the average is over the bound");
+        assert_eq!(after(0.01, 0.01, 0.5), Verdict::Remove, "1.5 of 3 in use: three quarters of 2");
+        assert_eq!(after(0.0, 0.0, 0.51), Verdict::Stay);
     }
 }

@@ -63,7 +63,7 @@ pub struct IxConfig {
     /// Time constant of the averages over several periods, of delays and of cores in use. IX
     /// smooths with several factors.
     pub smoothing: Nanos,
-    /// Acceptable queueing delay.
+    /// Acceptable queueing delay, of 99 % of what is served.
     pub delay_bound: Nanos,
     /// Fraction of the capacity of the step before that must be idle after a step back.
     pub hysteresis: f64,
@@ -169,7 +169,8 @@ impl IxControl {
         for &runtime in view.ledger.runtimes() {
             let Some(service) = self.services.get_mut(runtime) else { continue };
             if let Some(look) = view.obs.runtime(runtime) {
-                busy += service.read(look, waits(view, runtime, look), elapsed);
+                let waits = waits(view, runtime, look);
+                busy += service.read(look, waits, elapsed, self.config.delay_bound);
             }
         }
         self.usage.read(elapsed, busy, self.config.smoothing);
@@ -188,8 +189,7 @@ impl IxControl {
         };
         let capacity = |step: usize| self.steps[step].capacity(&self.config.clocks);
         let (capacities, usage) = ((capacity(self.step), capacity(below)), self.usage.of(self.cores));
-        let IxConfig { delay_bound, hysteresis, .. } = self.config;
-        let step = match judge(worst.open.max(limited), delay_bound, usage, capacities, hysteresis) {
+        let step = match judge(worst.open.max(limited), usage, capacities, self.config.hysteresis) {
             Verdict::Add => ahead.unwrap_or(self.step),
             Verdict::Remove => below,
             Verdict::Stay => self.step,
@@ -212,8 +212,7 @@ impl IxControl {
                 worst.limited = worst.limited.max(delays);
                 worst.limited_cores = worst.limited_cores.saturating_add(account.cores());
             }
-            let is_delayed = delays.now > self.config.delay_bound.0 as f64;
-            let useful = if is_delayed { account.spec().max } else { account.cores() };
+            let useful = if delays.is_over() { account.spec().max } else { account.cores() };
             worst.useful = worst.useful.saturating_add(useful);
         }
         worst

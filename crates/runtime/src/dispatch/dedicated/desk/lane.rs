@@ -17,6 +17,11 @@ use std::sync::Arc;
 use tailwater_sched::Nanos;
 use tailwater_sched::dispatch::WorkerId;
 
+/// Time in which a request with poll points gives way: as long as the IOKernel waits for a program.
+pub(super) const OBEYS_WITHIN: Nanos = Nanos(20_000);
+/// Time from one report that a request is overdue to the next: a signal takes its sender 8 us.
+pub(super) const AGAIN: Nanos = Nanos(1_000_000);
+
 /// The desk's record of a request that is handed out.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Given {
@@ -55,6 +60,8 @@ pub(super) struct Lane<P, S> {
     pub(super) ask_at: Nanos,
     /// What its mailbox is ordered.
     pub(super) ordered: Option<Number>,
+    /// From when on the request that is ordered to give way is [`overdue`](Self::is_overdue).
+    pub(super) overdue_at: Option<Nanos>,
     /// Gets no request until it has taken more than so many: what it had was taken back.
     pub(super) stalled: Option<u32>,
 }
@@ -71,6 +78,7 @@ impl<P, S> Lane<P, S> {
             collected: 0,
             ask_at: Nanos::ZERO,
             ordered: None,
+            overdue_at: None,
             stalled: None,
         }
     }
@@ -90,7 +98,21 @@ impl<P, S> Lane<P, S> {
         let ordered = self.given.front().filter(|given| given.stops).map(|given| given.number);
         if ordered != self.ordered {
             self.ordered = ordered;
+            self.overdue_at = None;
             self.mailbox.order(ordered);
         }
+    }
+
+    /// Returns whether the request that the lane runs was ordered to give way and has reached no
+    /// poll point since. True once in [`AGAIN`].
+    pub(super) fn is_overdue(&mut self, now: Nanos) -> bool {
+        if self.ordered.is_none() || !self.runs() {
+            return false;
+        }
+        let is_overdue = now >= *self.overdue_at.get_or_insert(now + OBEYS_WITHIN);
+        if is_overdue {
+            self.overdue_at = Some(now + AGAIN);
+        }
+        is_overdue
     }
 }
