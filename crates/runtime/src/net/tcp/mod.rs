@@ -7,6 +7,7 @@ mod corked;
 mod deferred;
 mod error;
 mod listener;
+mod open;
 mod options;
 mod rounds;
 mod settings;
