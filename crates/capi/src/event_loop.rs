@@ -17,7 +17,7 @@ use core::ptr;
 use libc::{sockaddr, sockaddr_storage, socklen_t, ssize_t};
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
-use tailwater::events::{Batch, CommandError, Condition, EventLoop, Handle, Token, Waker};
+use tailwater::events::{Batch, CommandError, Condition, EventLoop, Handle, LoopWaker, Token};
 use tailwater::net::SharedBytes;
 
 /// A client has connected to a listener, which has the token `token`; `address` is the client's.
@@ -103,7 +103,7 @@ pub struct tw_loop {
     /// The loop, or the borrow of it that a handler has.
     events: Cell<*mut EventLoop>,
     batch: Cell<Batch>,
-    waker: Waker,
+    waker: LoopWaker,
     /// In `tw_loop_run`.
     is_running: Cell<bool>,
 }

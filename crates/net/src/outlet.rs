@@ -1,4 +1,5 @@
-//! The caller's side of a call into the stack: a way out for frames, and the time.
+//! The caller's side of a call into the stack: a way out for frames, the time, and the batch to
+//! which a received frame belongs.
 
 use crate::platform::Platform;
 #[cfg(feature = "tcp")]
@@ -76,23 +77,36 @@ pub trait Outlet<P: Platform> {
     /// latest.
     fn poll_by(&mut self, deadline: Duration);
 
+    /// Requests that the packets of [`Stack::take_loopback`](crate::Stack::take_loopback) are
+    /// processed soon, after this call: the caller may hold locks.
+    fn poll_loopback(&mut self);
+}
+
+/// Frames that are processed one after the other.
+pub trait InputBatch<P: Platform> {
     /// Keeps a socket that owes its peer only an acknowledgment, and passes it to
     /// [`Stack::flush_tcp`](crate::Stack::flush_tcp) after the frames at hand, of which more may be
     /// for it. False if it does not; then the acknowledgment leaves at once.
     #[cfg(feature = "tcp")]
+    fn defer(&mut self, socket: &Arc<Socket<P>>) -> bool;
+
+    /// Returns the traced request in the frame being processed, if it is one.
+    fn traced(&self) -> Option<P::Request>;
+}
+
+/// A frame that is processed by itself, and is no traced request.
+#[derive(Debug)]
+pub struct Alone;
+
+impl<P: Platform> InputBatch<P> for Alone {
+    #[cfg(feature = "tcp")]
     #[inline]
-    fn defer(&mut self, socket: &Arc<Socket<P>>) -> bool {
-        let _ = socket;
+    fn defer(&mut self, _: &Arc<Socket<P>>) -> bool {
         false
     }
 
-    /// Returns the traced request in the frame being processed, if it is one.
     #[inline]
     fn traced(&self) -> Option<P::Request> {
         None
     }
-
-    /// Requests that the packets of [`Stack::take_loopback`](crate::Stack::take_loopback) are
-    /// processed soon, after this call: the caller may hold locks.
-    fn poll_loopback(&mut self);
 }

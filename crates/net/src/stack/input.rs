@@ -4,7 +4,7 @@ use super::Stack;
 use crate::arrived::{Arrived, Link, Origin};
 use crate::counters::Event;
 use crate::loopback::{LocalPacket, LoopbackBatch};
-use crate::outlet::Outlet;
+use crate::outlet::{Alone, InputBatch, Outlet};
 use crate::platform::Platform;
 use crate::reassembly::{Key, Piece};
 use crate::udp::Offer;
@@ -16,10 +16,22 @@ use tailwater_wire::{
 };
 
 impl<P: Platform> Stack<P> {
-    /// Processes one frame in place. A frame that is dropped is counted.
+    /// Processes one frame in place, by itself. A frame that is dropped is counted.
     #[inline]
     pub fn input(&self, outlet: &mut impl Outlet<P>, frame: &[u8], checksums: Checksums) {
-        if let Err(event) = self.handle_frame(outlet, frame, checksums) {
+        self.input_of(&mut Alone, outlet, frame, checksums);
+    }
+
+    /// As [`input`](Self::input), for a frame of `batch`.
+    #[inline]
+    pub fn input_of(
+        &self,
+        batch: &mut impl InputBatch<P>,
+        outlet: &mut impl Outlet<P>,
+        frame: &[u8],
+        checksums: Checksums,
+    ) {
+        if let Err(event) = self.handle_frame(batch, outlet, frame, checksums) {
             self.counters.count(event);
             if event == Event::PassedOn {
                 outlet.pass_on(frame, checksums);
@@ -43,7 +55,7 @@ impl<P: Platform> Stack<P> {
         let &LocalPacket { addresses, protocol, traffic_class, payload } = packet;
         let (checksums, origin) = (Checksums::Trust, Origin::Loopback);
         let arrived = Arrived { addresses, protocol, traffic_class, payload, checksums, origin };
-        if let Err(event) = self.handle_transport(outlet, &arrived) {
+        if let Err(event) = self.handle_transport(&mut Alone, outlet, &arrived) {
             self.counters.count(event);
         }
     }
@@ -51,6 +63,7 @@ impl<P: Platform> Stack<P> {
     #[inline]
     fn handle_frame(
         &self,
+        batch: &mut impl InputBatch<P>,
         outlet: &mut impl Outlet<P>,
         frame: &[u8],
         checksums: Checksums,
@@ -63,11 +76,11 @@ impl<P: Platform> Stack<P> {
         match ethernet.ethertype {
             EtherType::IPV4 => {
                 let packet = Ipv4Packet::parse(payload, checksums)?;
-                self.handle_ipv4(outlet, &ethernet, &packet, checksums)
+                self.handle_ipv4(batch, outlet, &ethernet, &packet, checksums)
             }
             EtherType::IPV6 if self.addressing.ip6().is_some() => {
                 let packet = Ipv6Packet::parse(payload)?;
-                self.handle_ipv6(outlet, &ethernet, &packet, checksums)
+                self.handle_ipv6(batch, outlet, &ethernet, &packet, checksums)
             }
             EtherType::ARP => self.handle_arp(outlet, &ArpPacket::parse(payload)?),
             _ => Err(Event::UnknownEtherType),
@@ -91,6 +104,7 @@ impl<P: Platform> Stack<P> {
     #[inline]
     fn handle_ipv4(
         &self,
+        batch: &mut impl InputBatch<P>,
         outlet: &mut impl Outlet<P>,
         ethernet: &EthernetHeader,
         packet: &Ipv4Packet<'_>,
@@ -119,7 +133,7 @@ impl<P: Platform> Stack<P> {
                 traffic_class: header.traffic_class(),
                 station: ethernet.source,
             };
-            return self.handle_piece(outlet, &key, &piece, to_all);
+            return self.handle_piece(batch, outlet, &key, &piece, to_all);
         }
         let link = Link {
             station: ethernet.source,
@@ -136,12 +150,13 @@ impl<P: Platform> Stack<P> {
             checksums,
             origin: Origin::Link(link),
         };
-        self.handle_transport(outlet, &arrived)
+        self.handle_transport(batch, outlet, &arrived)
     }
 
     #[inline]
     fn handle_ipv6(
         &self,
+        batch: &mut impl InputBatch<P>,
         outlet: &mut impl Outlet<P>,
         ethernet: &EthernetHeader,
         packet: &Ipv6Packet<'_>,
@@ -192,7 +207,7 @@ impl<P: Platform> Stack<P> {
                     traffic_class: header.traffic_class(),
                     station: ethernet.source,
                 };
-                return self.handle_piece(outlet, &key, &piece, to_all);
+                return self.handle_piece(batch, outlet, &key, &piece, to_all);
             }
             link.never_routed = false;
         }
@@ -204,7 +219,7 @@ impl<P: Platform> Stack<P> {
             checksums,
             origin: Origin::Link(link),
         };
-        self.handle_transport(outlet, &arrived)
+        self.handle_transport(batch, outlet, &arrived)
     }
 
     #[cold]
@@ -231,13 +246,14 @@ impl<P: Platform> Stack<P> {
     #[inline]
     pub(super) fn handle_transport(
         &self,
+        batch: &mut impl InputBatch<P>,
         outlet: &mut impl Outlet<P>,
         arrived: &Arrived<'_>,
     ) -> Result<(), Event> {
         match (arrived.protocol, &arrived.origin) {
             #[cfg(feature = "tcp")]
-            (IpProtocol::TCP, _) => self.handle_tcp(outlet, arrived),
-            (IpProtocol::UDP, _) => self.handle_udp(outlet, arrived),
+            (IpProtocol::TCP, _) => self.handle_tcp(batch, outlet, arrived),
+            (IpProtocol::UDP, _) => self.handle_udp(batch, outlet, arrived),
             // RFC 1122 section 3.2.2.6: an echo request to all may be ignored, and no error is ever
             // sent to all.
             (IpProtocol::ICMP, Origin::Link(Link { to_all: true, .. })) => Err(Event::IcmpIgnored),
@@ -262,12 +278,17 @@ impl<P: Platform> Stack<P> {
     }
 
     #[inline]
-    fn handle_udp(&self, outlet: &mut impl Outlet<P>, arrived: &Arrived<'_>) -> Result<(), Event> {
+    fn handle_udp(
+        &self,
+        batch: &impl InputBatch<P>,
+        outlet: &mut impl Outlet<P>,
+        arrived: &Arrived<'_>,
+    ) -> Result<(), Event> {
         let addresses = &arrived.addresses;
         let udp = UdpDatagram::parse(arrived.payload, addresses, arrived.checksums)?;
         let from = SocketAddr::new(addresses.source(), udp.header.source_port());
         let to = SocketAddr::new(addresses.destination(), udp.header.destination_port());
-        if self.udp.deliver_traced(from, to, udp.payload, outlet.traced()) != Offer::NotMine {
+        if self.udp.deliver_traced(from, to, udp.payload, batch.traced()) != Offer::NotMine {
             return Ok(());
         }
         match &arrived.origin {

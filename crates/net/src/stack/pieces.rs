@@ -3,7 +3,7 @@
 use super::Stack;
 use crate::arrived::{Arrived, Link, Origin};
 use crate::counters::Event;
-use crate::outlet::Outlet;
+use crate::outlet::{InputBatch, Outlet};
 use crate::platform::{Lock, Platform};
 use crate::reassembly::{Accepted, Datagram, Key, Piece};
 use core::time::Duration;
@@ -15,6 +15,7 @@ impl<P: Platform> Stack<P> {
     #[cold]
     pub(super) fn handle_piece(
         &self,
+        batch: &mut impl InputBatch<P>,
         outlet: &mut impl Outlet<P>,
         key: &Key,
         piece: &Piece<'_>,
@@ -34,13 +35,14 @@ impl<P: Platform> Stack<P> {
             }
             Accepted::Whole(datagram) => {
                 self.counters.count(Event::Reassembled);
-                self.handle_whole(outlet, key, &datagram, to_all)
+                self.handle_whole(batch, outlet, key, &datagram, to_all)
             }
         }
     }
 
     fn handle_whole(
         &self,
+        batch: &mut impl InputBatch<P>,
         outlet: &mut impl Outlet<P>,
         key: &Key,
         datagram: &Datagram,
@@ -74,7 +76,7 @@ impl<P: Platform> Stack<P> {
             checksums: Checksums::Verify,
             origin: Origin::Link(link),
         };
-        self.handle_transport(outlet, &arrived)
+        self.handle_transport(batch, outlet, &arrived)
     }
 
     /// Drops packets whose time is over, and reports it to their senders (RFC 792 "time exceeded",

@@ -21,7 +21,7 @@
 //!
 //! # Acknowledgments
 //! One that is due while a batch of frames is processed waits for the end of the batch and covers
-//! all segments in it ([`Outlet::defer`](crate::Outlet::defer)). Segments with data, and
+//! all segments in it ([`InputBatch::defer`](crate::InputBatch::defer)). Segments with data, and
 //! acknowledgments that report a gap, leave at once.
 //!
 //! # Nothing is stuck

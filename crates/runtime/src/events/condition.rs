@@ -160,7 +160,7 @@ pub enum Condition {
         /// Why it failed, as `std`'s sockets report it; `None` if it did not.
         reason: Option<io::ErrorKind>,
     },
-    /// [`Waker::wake`](super::Waker::wake) was called, once or more.
+    /// [`LoopWaker::wake`](super::LoopWaker::wake) was called, once or more.
     Woken,
 }
 

@@ -13,7 +13,7 @@ use super::datagrams::{Arrival, Next};
 use super::inbox::Inbox;
 use super::slots::{Kind, Slots};
 use super::stream::Change;
-use super::waker::Waker;
+use super::waker::LoopWaker;
 use crate::egress;
 use crate::ground::guard::NoPreempt;
 use crate::records::runtime::{clock as clock_of_machine, deadline_after};
@@ -42,7 +42,7 @@ const WAKER: u32 = u32::MAX;
 
 /// A loop over any number of sockets, in one thread. See the [module's documentation](super).
 ///
-/// A loop belongs to the thread that uses it; another thread has a [`Waker`].
+/// A loop belongs to the thread that uses it; another thread has a [`LoopWaker`].
 ///
 /// # Examples
 /// A connection to oneself:
@@ -169,8 +169,8 @@ impl EventLoop {
     /// events.poll(&mut batch, None);
     /// assert_eq!(batch.iter().next(), Some(Condition::Woken));
     /// ```
-    pub fn waker(&self) -> Waker {
-        Waker::new(&self.inbox)
+    pub fn waker(&self) -> LoopWaker {
+        LoopWaker::new(&self.inbox)
     }
 
     /// Ends the round, and begins the next: sends what was sent in this one, waits until there is a

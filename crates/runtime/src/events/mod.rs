@@ -106,4 +106,4 @@ mod waker;
 pub use crate::token::Token;
 pub use condition::{Batch, CommandError, Condition, DatagramRange, Handle};
 pub use event_loop::EventLoop;
-pub use waker::Waker;
+pub use waker::LoopWaker;

@@ -1,4 +1,4 @@
-//! [`Waker`].
+//! [`LoopWaker`].
 
 use super::inbox::Inbox;
 use std::sync::Arc;
@@ -17,9 +17,9 @@ use std::sync::Arc;
 /// assert_eq!(events.poll(&mut batch, None), 1, "both in one");
 /// ```
 #[derive(Debug, Clone)]
-pub struct Waker(Arc<Inbox>);
+pub struct LoopWaker(Arc<Inbox>);
 
-impl Waker {
+impl LoopWaker {
     pub(super) fn new(inbox: &Arc<Inbox>) -> Self {
         Self(Arc::clone(inbox))
     }

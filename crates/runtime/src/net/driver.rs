@@ -22,7 +22,7 @@ use std::net::SocketAddr;
 #[cfg(feature = "tcp")]
 use std::sync::Arc;
 use std::sync::OnceLock;
-use tailwater_net::{ConfigError, LoopbackBatch, Mode, NetConfig, Outlet, OutletError, RETRY};
+use tailwater_net::{ConfigError, InputBatch, LoopbackBatch, Mode, NetConfig, Outlet, OutletError, RETRY};
 use tailwater_shm::clock;
 use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, FLAG_PASSED_ON};
 use tailwater_wire::Checksums;
@@ -130,6 +130,13 @@ impl Outlet<Kthreads> for KthreadOutlet {
         transmit(len, FLAG_CHECKSUM_OWED, fill)
     }
 
+    #[cold]
+    fn pass_on(&mut self, frame: &[u8], checksums: Checksums) {
+        let vouched = if checksums == Checksums::Trust { FLAG_CHECKSUM_OK } else { 0 };
+        // A frame for which there is no room is lost, as on a wire.
+        let _ = egress::transmit(frame.len(), FLAG_PASSED_ON | vouched, |out| out.copy_from_slice(frame));
+    }
+
     #[inline]
     fn cork(&mut self) -> bool {
         egress::cork()
@@ -194,7 +201,7 @@ impl Batch {
         // The producer of the ring guarantees all checksums in the frame: IPv4's and the
         // transport's.
         let checksums = if flags & FLAG_CHECKSUM_OK != 0 { Checksums::Trust } else { Checksums::Verify };
-        stack().input(self, frame, checksums);
+        stack().input_of(self, &mut KthreadOutlet, frame, checksums);
     }
 
     /// Processes a frame that is a traced request.
@@ -206,58 +213,10 @@ impl Batch {
     }
 }
 
-impl Outlet<Kthreads> for Batch {
-    #[inline]
-    fn transmit(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
-        KthreadOutlet.transmit(len, fill)
-    }
-
-    #[inline]
-    fn transmit_incomplete(&mut self, len: usize, fill: impl FnOnce(&mut [u8])) -> Result<(), OutletError> {
-        KthreadOutlet.transmit_incomplete(len, fill)
-    }
-
-    #[inline]
-    fn cork(&mut self) -> bool {
-        KthreadOutlet.cork()
-    }
-
-    #[inline]
-    fn uncork(&mut self) {
-        KthreadOutlet.uncork();
-    }
-
-    #[inline]
-    fn completes(&self) -> bool {
-        KthreadOutlet.completes()
-    }
-
-    fn retry_after(&self) -> Duration {
-        KthreadOutlet.retry_after()
-    }
-
-    fn now(&self) -> Duration {
-        KthreadOutlet.now()
-    }
-
-    fn poll_by(&mut self, deadline: Duration) {
-        KthreadOutlet.poll_by(deadline);
-    }
-
+impl InputBatch<Kthreads> for Batch {
     #[cfg(feature = "tcp")]
     fn defer(&mut self, socket: &Arc<Socket>) -> bool {
         self.deferred.push(socket)
-    }
-
-    fn poll_loopback(&mut self) {
-        KthreadOutlet.poll_loopback();
-    }
-
-    #[cold]
-    fn pass_on(&mut self, frame: &[u8], checksums: Checksums) {
-        let vouched = if checksums == Checksums::Trust { FLAG_CHECKSUM_OK } else { 0 };
-        // A frame for which there is no room is lost, as on a wire.
-        let _ = egress::transmit(frame.len(), FLAG_PASSED_ON | vouched, |out| out.copy_from_slice(frame));
     }
 
     #[inline]

@@ -3,7 +3,7 @@
 use crate::arrived::IcmpError as Undeliverable;
 use crate::arrived::{Arrived, Link, Origin};
 use crate::counters::Event;
-use crate::outlet::Outlet;
+use crate::outlet::{InputBatch, Outlet};
 use crate::path_mtu::{FLOOR4, FLOOR6};
 use crate::platform::Platform;
 use crate::stack::Stack;
@@ -21,7 +21,12 @@ use tailwater_wire::{Checksums, IPV4_HEADER, IPV6_HEADER, IpProtocol, TCP_HEADER
 
 impl<P: Platform> Stack<P> {
     #[inline]
-    pub(crate) fn handle_tcp(&self, outlet: &mut impl Outlet<P>, arrived: &Arrived<'_>) -> Result<(), Event> {
+    pub(crate) fn handle_tcp(
+        &self,
+        batch: &mut impl InputBatch<P>,
+        outlet: &mut impl Outlet<P>,
+        arrived: &Arrived<'_>,
+    ) -> Result<(), Event> {
         // RFC 9293 section 3.9.2.3: segments to a group are dropped.
         if matches!(arrived.origin, Origin::Link(Link { to_all: true, .. })) {
             return Err(Event::TcpToGroup);
@@ -41,7 +46,7 @@ impl<P: Platform> Stack<P> {
         let ecn = EcnCodepoint::from_bits(arrived.traffic_class);
         let now = instant(outlet.now());
         if let Some(socket) = self.tcp.table.get(&key)
-            && self.handle_own(outlet, &socket, &segment, (ecn, arrived.checksums), now)
+            && self.handle_own(batch, outlet, &socket, &segment, (ecn, arrived.checksums), now)
         {
             return Ok(());
         }
@@ -52,6 +57,7 @@ impl<P: Platform> Stack<P> {
     #[inline]
     pub(super) fn handle_own(
         &self,
+        batch: &mut impl InputBatch<P>,
         outlet: &mut impl Outlet<P>,
         socket: &Arc<Socket<P>>,
         segment: &Segment<'_>,
@@ -71,10 +77,10 @@ impl<P: Platform> Stack<P> {
                 self.tcp.near_window.note_gap(now);
             }
         }
-        let traced = outlet.traced();
+        let traced = batch.traced();
         if events.contains(Events::TRANSMIT)
             && inner.connection.only_acknowledges(now)
-            && (inner.deferred || outlet.defer(socket))
+            && (inner.deferred || batch.defer(socket))
         {
             inner.deferred = true;
             inner.wake(events);
@@ -143,8 +149,8 @@ impl<P: Platform> Stack<P> {
         }
     }
 
-    /// Sends the acknowledgment of a socket that [`Outlet::defer`] took, unless it has left with
-    /// data.
+    /// Sends the acknowledgment of a socket that [`InputBatch::defer`] took, unless it has left
+    /// with data.
     pub fn flush_tcp(&self, outlet: &mut impl Outlet<P>, socket: &Arc<Socket<P>>) {
         let now = instant(outlet.now());
         let inner = &mut *socket.lock();

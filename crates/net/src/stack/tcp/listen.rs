@@ -6,7 +6,7 @@
 
 use crate::arrived::{Arrived, Origin};
 use crate::error::SendError;
-use crate::outlet::{Outlet, RETRY};
+use crate::outlet::{Alone, Outlet, RETRY};
 use crate::platform::{Lock, Platform, Waiters};
 use crate::stack::Stack;
 use crate::tcp::clock::duration;
@@ -40,7 +40,7 @@ impl<P: Platform> Stack<P> {
         // Another thread may have completed the handshake since the caller looked.
         if let Some(socket) = self.tcp.table.get(&key) {
             drop(inner);
-            return self.handle_own(outlet, &socket, segment, (ecn, arrived.checksums), now);
+            return self.handle_own(&mut Alone, outlet, &socket, segment, (ecn, arrived.checksums), now);
         }
         let room = inner.queue.len() < listening.backlog && self.tcp.has_room();
         let path_mss = self.path_mss(flow.remote);

@@ -20,7 +20,8 @@ use super::ICMP_ERRORS_BURST;
 use crate::tcp::Socket as AnySocket;
 use crate::udp::{Endpoint as AnyEndpoint, SocketError, Take};
 use crate::{
-    Ipv6Config, LoopbackBatch, MAX_DATAGRAM, Mode, NetConfig, Outlet, OutletError, Progress, SendError,
+    InputBatch, Ipv6Config, LoopbackBatch, MAX_DATAGRAM, Mode, NetConfig, Outlet, OutletError, Progress,
+    SendError,
 };
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
@@ -50,8 +51,6 @@ struct Catch {
     poll_by: Option<Duration>,
     /// Calls of `poll_loopback`.
     loopback_polls: usize,
-    /// Sockets deferred, if they may be.
-    deferred: Option<Vec<Arc<Socket>>>,
     /// True if TCP checksums may be left out; then the number of frames in which they may have
     /// been.
     completes: bool,
@@ -71,7 +70,6 @@ impl Catch {
             room: usize::MAX,
             poll_by: None,
             loopback_polls: 0,
-            deferred: None,
             completes: false,
             incomplete: 0,
             corked: None,
@@ -135,14 +133,23 @@ impl Outlet<Threads> for Catch {
         self.loopback_polls += 1;
     }
 
+    fn poll_by(&mut self, deadline: Duration) {
+        self.poll_by = Some(self.poll_by.map_or(deadline, |old| old.min(deadline)));
+    }
+}
+
+/// A batch that keeps all sockets.
+#[derive(Default)]
+struct Deferred(Vec<Arc<Socket>>);
+
+impl InputBatch<Threads> for Deferred {
     fn defer(&mut self, socket: &Arc<Socket>) -> bool {
-        let Some(deferred) = &mut self.deferred else { return false };
-        deferred.push(Arc::clone(socket));
+        self.0.push(Arc::clone(socket));
         true
     }
 
-    fn poll_by(&mut self, deadline: Duration) {
-        self.poll_by = Some(self.poll_by.map_or(deadline, |old| old.min(deadline)));
+    fn traced(&self) -> Option<<Threads as crate::Platform>::Request> {
+        None
     }
 }
 

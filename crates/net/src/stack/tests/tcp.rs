@@ -557,22 +557,21 @@ fn a_batch_of_segments_is_acknowledged_once_and_a_gap_at_once() {
     };
     let frames = segments(&hub, 1448 * 8);
     assert_eq!(frames.len(), 8);
-    let mut batch = Catch { deferred: Some(Vec::new()), ..Catch::at(hub.now) };
+    let (mut batch, mut catch) = (Deferred::default(), Catch::at(hub.now));
     for frame in &frames {
-        hub.hosts[1].input(&mut batch, frame, Verify);
+        hub.hosts[1].input_of(&mut batch, &mut catch, frame, Verify);
     }
-    assert!(batch.is_empty());
-    let deferred = batch.deferred.take().unwrap();
-    assert_eq!(deferred.len(), 1, "once");
-    hub.hosts[1].flush_tcp(&mut batch, &deferred[0]);
-    let ack = batch.only();
+    assert!(catch.is_empty());
+    assert_eq!(batch.0.len(), 1, "once");
+    hub.hosts[1].flush_tcp(&mut catch, &batch.0[0]);
+    let ack = catch.only();
     let mut more = Catch::at(hub.now);
     hub.hosts[0].input(&mut more, &ack, Verify);
     assert_eq!(ends[0].lock().connection.unacknowledged_bytes(), 0, "all eight");
     let frames = segments(&hub, 1448 * 3);
-    let mut batch = Catch { deferred: Some(Vec::new()), ..Catch::at(hub.now) };
-    hub.hosts[1].input(&mut batch, &frames[1], Verify);
-    assert_eq!((batch.frames.len(), batch.deferred.unwrap().len()), (1, 0), "the sender is to know at once");
+    let (mut batch, mut catch) = (Deferred::default(), Catch::at(hub.now));
+    hub.hosts[1].input_of(&mut batch, &mut catch, &frames[1], Verify);
+    assert_eq!((catch.frames.len(), batch.0.len()), (1, 0), "the sender is to know at once");
 }
 
 /// Makes host 1 send `data` and returns the frames, which reach no host.

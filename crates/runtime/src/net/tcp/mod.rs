@@ -8,6 +8,7 @@ mod deferred;
 mod error;
 mod listener;
 mod loan;
+mod open;
 mod options;
 mod rounds;
 mod settings;

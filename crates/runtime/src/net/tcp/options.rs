@@ -1,14 +1,23 @@
 //! Options of a connection that `std` does not have.
 
-use super::listener::TcpListener;
-use super::stream::TcpStream;
-use super::tuning::valid_segment;
-use crate::net::addr::ToSocketAddrs;
 use core::time::Duration;
 use std::io;
 use tailwater_net::tcp::DEFAULT_BACKLOG;
 use tailwater_tcp::sender::Algorithm;
 use tailwater_tcp::{Config, Keepalive};
+
+/// Segment sizes that a program may set: Linux's bounds.
+const SEGMENTS: core::ops::RangeInclusive<usize> = 88..=32_767;
+
+/// Returns a segment size that [is allowed](SEGMENTS).
+pub(super) fn valid_segment(bytes: usize) -> io::Result<u16> {
+    let fits = u16::try_from(bytes).ok().filter(|_| SEGMENTS.contains(&bytes));
+    fits.ok_or_else(|| {
+        let (least, most) = (SEGMENTS.start(), SEGMENTS.end());
+        let why = format!("a segment size of {bytes} bytes: {least} to {most} are allowed");
+        io::Error::new(io::ErrorKind::InvalidInput, why)
+    })
+}
 
 /// The congestion control algorithm of a connection.
 ///
@@ -83,6 +92,8 @@ impl TcpOptions {
     }
 
     /// Sends small segments at once, as [`TcpStream::set_nodelay`] does.
+    ///
+    /// [`TcpStream::set_nodelay`]: crate::net::TcpStream::set_nodelay
     pub fn nodelay(mut self, nodelay: bool) -> Self {
         self.config.nodelay = nodelay;
         self
@@ -92,11 +103,13 @@ impl TcpOptions {
     /// clamped to 88 to 32,767. The limit is announced to the peer. A limit of 1460 or more, at
     /// an MTU of 1500 and over IPv4, does not limit what a program on the same machine sends.
     pub fn max_segment(mut self, bytes: usize) -> Self {
-        self.config.max_segment = valid_segment(bytes.clamp(88, 32_767)).ok();
+        self.config.max_segment = valid_segment(bytes.clamp(*SEGMENTS.start(), *SEGMENTS.end())).ok();
         self
     }
 
     /// Sets a low-water mark for unsent data: see [`TcpStream::set_notsent_lowat`].
+    ///
+    /// [`TcpStream::set_notsent_lowat`]: crate::net::TcpStream::set_notsent_lowat
     pub fn notsent_lowat(mut self, bytes: Option<usize>) -> Self {
         self.config.notsent_lowat = bytes.map(|bytes| u32::try_from(bytes).unwrap_or(u32::MAX));
         self
@@ -163,84 +176,5 @@ impl TcpOptions {
     pub fn fast_open_pending(mut self, connections: u32) -> Self {
         self.fast_open_pending = connections;
         self
-    }
-
-    /// Connects as [`connect`](Self::connect) and writes all of `data`, which is handed over first:
-    /// with [`fast_open`](Self::fast_open) and a cookie of the server the SYN carries its
-    /// beginning.
-    ///
-    /// # Errors
-    /// As [`TcpStream::connect`], or those of writing.
-    ///
-    /// # Panics
-    /// If no runtime has been started.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use std::io::Read;
-    /// use tailwater::net::TcpOptions;
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let options = TcpOptions::new().fast_open(true);
-    ///     let listener = options.listen("127.0.0.1:0").unwrap();
-    ///     let address = listener.local_addr().unwrap();
-    ///     for _ in 0..2 {
-    ///         // The first connection brings the cookie, the second shows it.
-    ///         let client = options.connect_with_data(address, b"request").unwrap();
-    ///         let (mut server, _) = listener.accept().unwrap();
-    ///         server.read_exact(&mut [0; 7]).unwrap();
-    ///         println!("data on the SYN: {}", client.info().syn_data);
-    ///     }
-    /// }
-    /// ```
-    pub fn connect_with_data(&self, address: impl ToSocketAddrs, data: &[u8]) -> io::Result<TcpStream> {
-        TcpStream::connect_sending(address, self, data)
-    }
-
-    /// As [`TcpStream::connect`].
-    ///
-    /// # Errors
-    /// As [`TcpStream::connect`].
-    ///
-    /// # Panics
-    /// If no runtime has been started.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::{TcpListener, TcpOptions};
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    ///     let address = listener.local_addr().unwrap();
-    ///     let stream = TcpOptions::new().nodelay(true).connect(address).unwrap();
-    ///     assert!(stream.nodelay().unwrap());
-    /// }
-    /// ```
-    pub fn connect(&self, address: impl ToSocketAddrs) -> io::Result<TcpStream> {
-        TcpStream::connect_with(address, self)
-    }
-
-    /// As [`TcpListener::bind`].
-    ///
-    /// # Errors
-    /// As [`TcpListener::bind`].
-    ///
-    /// # Panics
-    /// If no runtime has been started.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use tailwater::net::TcpOptions;
-    ///
-    /// #[tailwater::main]
-    /// fn main() {
-    ///     let listener = TcpOptions::new().backlog(16).listen("127.0.0.1:0").unwrap();
-    ///     assert_ne!(listener.local_addr().unwrap().port(), 0);
-    /// }
-    /// ```
-    pub fn listen(&self, address: impl ToSocketAddrs) -> io::Result<TcpListener> {
-        TcpListener::bind_with(address, self)
     }
 }

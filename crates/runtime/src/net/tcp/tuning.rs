@@ -1,23 +1,11 @@
 //! Socket options of Linux that `std` does not have, and the state of a connection.
 
+use super::options::valid_segment;
 use super::stream::TcpStream;
 use crate::net::driver::KthreadOutlet;
 use crate::net::platform::Stack;
 use std::io;
 use tailwater_tcp::Info;
-
-/// Segment sizes that a program may set: Linux's bounds.
-const SEGMENTS: core::ops::RangeInclusive<usize> = 88..=32_767;
-
-/// Returns a segment size that [is allowed](SEGMENTS).
-pub(super) fn valid_segment(bytes: usize) -> io::Result<u16> {
-    let fits = u16::try_from(bytes).ok().filter(|_| SEGMENTS.contains(&bytes));
-    fits.ok_or_else(|| {
-        let (least, most) = (SEGMENTS.start(), SEGMENTS.end());
-        let why = format!("a segment size of {bytes} bytes: {least} to {most} are allowed");
-        io::Error::new(io::ErrorKind::InvalidInput, why)
-    })
-}
 
 impl TcpStream {
     /// Sends full segments only, until it is set to false (`TCP_CORK`): for replies that are put
