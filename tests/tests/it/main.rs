@@ -13,6 +13,7 @@ mod fuzz_corpus;
 mod hostile;
 mod kv_backups;
 mod kv_clients;
+mod licenses;
 mod many_cores;
 mod pid_namespace;
 mod protocol;
