@@ -171,6 +171,12 @@ static int check(spank_t spank)
     char host[256] = "this node";
     gethostname(host, sizeof host - 1);
     int why = dial();
+    if (why == EACCES || why == EPERM) {
+        slurm_error("--tailwater: the socket of the IOKernel, %s on %s, is not open to you: %s. Its administrator admits users by a "
+                    "grant and the mode of the socket",
+                    iokernel, host, strerror(why));
+        return -1;
+    }
     if (why != 0) {
         slurm_error("--tailwater: there is no IOKernel at %s on %s: %s. Start one there (systemctl start tailwater), or give its "
                     "socket as iokernel=SOCKET in plugstack.conf",

@@ -24,6 +24,7 @@ use crate::study::allocators::{self, AllocatorStudy};
 use crate::study::beside::{self, MeasuredDemo};
 use crate::study::connections::{self, ConnectionStudy};
 use crate::study::demo;
+use crate::study::fleet::{self, FleetStudy};
 use crate::study::plan::{self, PlanStudy};
 use crate::study::policies::{self, PolicyStudy};
 use crate::validate;
@@ -39,6 +40,7 @@ use tailwater_plot::{Panel, draw};
   tailwater-lab sim demo --beside demo.json
   tailwater-lab sim connections --queues 8,64
   tailwater-lab sim plan --service exp:10us --rate 500k --slo 'p99.9<100us' --cores 16
+  tailwater-lab sim plan --fleet trace.csv --svg fleet.svg
   tailwater-lab sim theory")]
 pub struct SimArgs {
     /// What to simulate.
@@ -58,7 +60,8 @@ pub enum SimCommand {
     Demo(DemoArgs),
     /// Connections that receive-side scaling needs to balance cores (Monte Carlo).
     Connections(ConnectionArgs),
-    /// Which policy, how many cores, what is left for batch work?
+    /// Which policy, how many cores, what is left for batch work? Or, from a trace of a fleet, how
+    /// many cores does lending save?
     Plan(PlanArgs),
     /// Check the simulator against queueing theory.
     Theory(TheoryArgs),
@@ -248,11 +251,23 @@ pub struct PlanArgs {
     /// Machine costs: ideal, paper-2019, vm-2vcpu or a profile file [default: paper-2019].
     #[arg(long)]
     pub costs: Option<String>,
+    /// Plan for a fleet: CSV of what its services used, with the columns start, end (seconds),
+    /// machine, service, cpu (cores) and optionally max_cpu, class, slo, request.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["scenario", "rate", "trace", "cores", "policies", "arrivals", "replications"])]
+    pub fleet: Option<PathBuf>,
+    /// With --fleet: most machines to simulate, drawn by the seed [default: 16].
+    #[arg(long, value_name = "N", requires = "fleet")]
+    pub machines: Option<usize>,
+    /// With --fleet: most intervals of a machine to simulate [default: 6].
+    #[arg(long, value_name = "N", requires = "fleet")]
+    pub intervals: Option<usize>,
+    /// With --fleet: how long a service stays at max_cpu [default: 5ms].
+    #[arg(long, value_name = "TIME", requires = "fleet")]
+    pub burst: Option<String>,
     #[command(flatten)]
     effort: EffortArgs,
-    /// Write the answer as JSON.
-    #[arg(long, value_name = "FILE")]
-    pub json: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
 }
 
 /// Arguments of `sim theory`.
@@ -387,6 +402,9 @@ fn run_connections(args: &ConnectionArgs) -> anyhow::Result<()> {
 }
 
 fn run_plan(args: &PlanArgs) -> anyhow::Result<()> {
+    if let Some(path) = &args.fleet {
+        return run_fleet(args, path);
+    }
     let mut study: PlanStudy = load(args.scenario.as_deref())?;
     if args.service.is_some() {
         study.class = None;
@@ -401,13 +419,30 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<()> {
     study.trace = args.trace.clone().or(study.trace);
     args.effort.apply(&mut study.effort);
     let plan = watch("plan", parse_policies(&study.policies)?.len() as u64, |tick| study.run(tick))?;
-    writeln!(stdout(), "{}", plan::describe(&study))?;
-    write!(stdout(), "{}", plan::table(&plan, &study.slo))?;
+    let table = plan::table(&plan, &study.slo);
+    let title = plan::describe(&study);
+    writeln!(stdout(), "{title}")?;
+    write!(stdout(), "{table}")?;
     writeln!(stdout(), "{}", plan.verdict)?;
-    if let Some(path) = &args.json {
-        write_file(path, &json(&serde_json::json!({ "study": study, "plan": plan }))?)?;
-    }
-    Ok(())
+    args.output.write(&study, &plan, &table, &title, || plan::panels(&plan))
+}
+
+fn run_fleet(args: &PlanArgs, path: &Path) -> anyhow::Result<()> {
+    let mut study = FleetStudy { fleet: path.to_owned(), ..FleetStudy::default() };
+    set(&mut study.service, args.service.clone());
+    set(&mut study.slo, args.slo.clone());
+    set(&mut study.burst, args.burst.clone());
+    set(&mut study.costs, args.costs.clone());
+    set(&mut study.machines, args.machines);
+    set(&mut study.intervals, args.intervals);
+    args.effort.apply(&mut study.effort);
+    let plan = watch("fleet", study.steps(), |tick| study.run(tick))?;
+    let title = format!("{}, {} machines, {} costs", path.display(), plan.machines, study.costs);
+    let machines = fleet::machines_table(&plan);
+    writeln!(stdout(), "{title}")?;
+    write!(stdout(), "{}\n{machines}", fleet::table(&plan))?;
+    writeln!(stdout(), "{}", plan.verdict)?;
+    args.output.write(&study, &plan, &machines, &title, || fleet::panels(&plan))
 }
 
 fn run_theory(args: &TheoryArgs) -> anyhow::Result<()> {

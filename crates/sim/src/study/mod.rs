@@ -8,6 +8,7 @@ pub mod allocators;
 pub mod beside;
 pub mod connections;
 pub mod demo;
+pub mod fleet;
 pub mod pareto;
 pub mod plan;
 pub mod policies;

@@ -1,11 +1,12 @@
 //! Capacity planning: for a service's workload and SLO, the policy, the number of cores, and what
 //! is left for batch work.
 //!
-//! Owns the search. For each dispatch policy it finds the fewest cores that meet the SLO (latency
-//! falls with cores, so halving works), then computes what a batch job gets on the whole machine:
-//! the cores left over if the service's are set aside for it, and the core time left over if cores
-//! are lent by congestion detection with those cores as the limit. The workload is a rate and a
-//! distribution, or a recorded trace of arrivals and service times.
+//! Owns the search, which [`fleet`](super::fleet) uses, too. For each dispatch policy it finds the
+//! fewest cores that meet the SLO (latency falls with cores, so halving works), then computes what
+//! a batch job gets on the whole machine: the cores left over if the service's are set aside for
+//! it, and the core time left over if cores are lent by congestion detection with those cores as
+//! the limit. The workload is a rate and a distribution, or a recorded trace of arrivals and
+//! service times.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -28,6 +29,7 @@ use crate::report::{percent, us};
 use crate::scenario::{Scenario, parallel, run_all};
 use crate::source::{Incoming, Recorded, Source, Synthetic, parse_trace};
 use tailwater_plot::table::Table;
+use tailwater_plot::{Bar, Panel};
 
 /// The question's parameters. Every field has a default, so a scenario file states only the
 /// differences.
@@ -100,6 +102,32 @@ pub(super) fn parse_slo(text: &str) -> anyhow::Result<Slo> {
     let limit_ns = parse_duration_ns(limit.trim()).with_context(help)?;
     ensure!(limit_ns > 0, help());
     Ok(Slo { quantile, limit_ns })
+}
+
+/// Returns the fewest cores above `floor`, of at most `most`, whose result meets the objective, and
+/// that result; without any, the result of `most`. More cores must never be worse.
+pub(super) fn fewest<T>(
+    floor: usize,
+    most: usize,
+    mut at: impl FnMut(usize) -> anyhow::Result<T>,
+    met: impl Fn(&T) -> bool,
+) -> anyhow::Result<(Option<usize>, T)> {
+    let mut best = at(most)?;
+    if !met(&best) {
+        return Ok((None, best));
+    }
+    // The fewest is in (low, high].
+    let (mut low, mut high) = (floor.min(most - 1), most);
+    while high - low > 1 {
+        let middle = low.midpoint(high);
+        let result = at(middle)?;
+        if met(&result) {
+            (high, best) = (middle, result);
+        } else {
+            low = middle;
+        }
+    }
+    Ok((Some(high), best))
 }
 
 /// The answer for one policy.
@@ -235,23 +263,11 @@ impl PlanStudy {
             slowdown_p99: m.slowdown(2).value,
             left_static: cores.map_or(0.0, |n| 1.0 - n as f64 / self.cores as f64),
         };
-        let all = self.measure(policy, self.cores, costs, w)?;
-        if !met(&all) {
-            return Ok(row(None, &all));
-        }
-        // The fewest is in (low, high]; below the offered work there is no steady state.
+        let at = |cores: usize| self.measure(policy, cores, costs, w);
+        // Below the offered work there is no steady state.
         let offered = w.rate.per_second() * w.mix.mean_ns() / 1e9;
-        let (mut low, mut high, mut best) = ((offered.floor() as usize).min(self.cores - 1), self.cores, all);
-        while high - low > 1 {
-            let middle = low.midpoint(high);
-            let m = self.measure(policy, middle, costs, w)?;
-            if met(&m) {
-                (high, best) = (middle, m);
-            } else {
-                low = middle;
-            }
-        }
-        Ok(row(Some(high), &best))
+        let (found, best) = fewest(offered.floor() as usize, self.cores, at, met)?;
+        Ok(row(found, &best))
     }
 
     /// Lends the service up to `limit` of the machine's cores by congestion detection; a batch job
@@ -362,6 +378,16 @@ pub fn table(plan: &Plan, slo: &str) -> Table {
         ]);
     }
     table
+}
+
+/// Draws the cores that each policy needs.
+#[must_use]
+pub fn panels(plan: &Plan) -> Vec<Panel> {
+    let bar = |row: &PlanRow| {
+        let cores = row.cores? as f64;
+        Some(Bar { name: row.policy.clone(), value: cores, range: (cores, cores) })
+    };
+    vec![Panel::of_bars("Cores needed", "cores", plan.rows.iter().filter_map(bar).collect())]
 }
 
 /// Returns the question in words.

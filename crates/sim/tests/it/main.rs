@@ -1,4 +1,5 @@
-//! The simulator: exact results, and a snapshot of the demo.
+//! The simulator: exact results, snapshots of tables, and the plan for a fleet.
 
 mod engine;
+mod fleet;
 mod snapshot;
