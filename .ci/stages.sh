@@ -100,11 +100,13 @@ tests() {
 }
 
 # Builds what the chosen stages will build, and find built, and runs nothing of it. What fails here
-# fails there, too.
+# fails there, too: `.ci/run clippy` says sooner whether lints are met.
 build_ahead() {
     local name failed=0
     for name in "${chosen[@]}"; do
         case $name in
+            # Lints that are not met are printed by the stage.
+            clippy) clippy ;;
             loom) loom_models --no-run ;;
             docs) api_docs ;;
             demo) demo_programs ;;

@@ -11,15 +11,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::port::options::PortOptions;
-use tailwater_iokernel::port::xdp;
 use tailwater_iokernel_testing::roles::Echo;
 use tailwater_iokernel_testing::wire::{self, Endpoint};
 use tailwater_iokernel_testing::{Behaviour, RawKthread, RawRuntime, RawSpec, Step};
 use tailwater_shm::clock;
 use tailwater_testkit::namespace::Namespace;
-use tailwater_testkit::{
-    PATIENCE, Program, binary, cpu_numbers, eventually, has_two_cpus, socket_name, until,
-};
+use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, eventually, socket_name, until};
 use tailwater_tests::{Bench, Role, StopOnDrop, turn, wait_for_predecessor};
 
 use crate::takeover_xdp::maps_bound_sockets;

@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::process::Command;
 use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::port::options::PortOptions;
-use tailwater_iokernel::port::{Context, Delivery, Inject, PORT_BUDGET, Port, xdp};
+use tailwater_iokernel::port::{Context, Delivery, Inject, PORT_BUDGET, Port};
 use tailwater_shm::{Clock, clock};
 use tailwater_testkit::namespace::Namespace;
 use tailwater_testkit::{
