@@ -56,7 +56,7 @@ use std::sync::Arc;
 
 /// Version of layout and protocols, as the number of a [`Version`]: the IOKernel has to
 /// [serve](Version::serves) the program's.
-pub const VERSION: u32 = Version::new(13, 3).0;
+pub const VERSION: u32 = Version::new(13, 4).0;
 /// First word of a region: "tailwatr" in ASCII, little endian.
 pub const MAGIC: u64 = u64::from_le_bytes(*b"tailwatr");
 /// The polling thread polls.

@@ -25,6 +25,7 @@ mod gate;
 mod instances;
 mod limits;
 pub(crate) mod owed;
+mod ports;
 pub(crate) mod predecessor;
 pub(crate) mod process;
 mod rank;
