@@ -692,6 +692,9 @@ impl Control {
             match notice {
                 Notice::Attached(id) => self.greet(id),
                 Notice::Retired(runtime, reason) => {
+                    if reason == EndReason::Shutdown {
+                        self.parts.interfaces.iter_mut().for_each(PortInterface::keep_programs);
+                    }
                     self.bury(runtime, &reason);
                     retired = true;
                 }

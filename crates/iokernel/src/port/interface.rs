@@ -77,6 +77,13 @@ impl PortInterface {
         self.follower.as_mut().map_or(Ok(None), |follower| follower.claim(place, listens))
     }
 
+    /// Notes that programs wait for the next IOKernel from now on: what they have stays theirs.
+    pub(crate) fn keep_programs(&mut self) {
+        if let Some(follower) = &mut self.follower {
+            follower.keep_programs();
+        }
+    }
+
     /// Leaves to another IOKernel what it has taken over.
     pub(crate) fn leave(&mut self) {
         if let Some(follower) = &mut self.follower {

@@ -152,6 +152,13 @@ impl Follower {
         }
     }
 
+    /// Notes that programs wait for the next IOKernel from now on: what they have stays theirs.
+    pub(crate) fn keep_programs(&mut self) {
+        if let Some(steering) = self.sharing.as_mut().and_then(Sharing::steering) {
+            steering.keep_programs();
+        }
+    }
+
     /// Leaves to another IOKernel what it has taken over.
     pub(crate) fn leave(&mut self) {
         if let Some(steering) = self.sharing.as_mut().and_then(Sharing::steering) {

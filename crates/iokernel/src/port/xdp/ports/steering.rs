@@ -106,6 +106,8 @@ pub(in crate::port::xdp) struct Steering {
     complained: BTreeSet<String>,
     /// Another IOKernel, or another attachment, goes on with what is attached.
     left: bool,
+    /// This IOKernel ends, and its programs wait for the next one.
+    ending: bool,
     /// Linux's addresses and routers, which no program may have.
     taken: HashSet<IpAddr>,
     taken_changed: bool,
@@ -163,6 +165,7 @@ impl Steering {
             reserved: None,
             complained: BTreeSet::new(),
             left: false,
+            ending: false,
             taken: HashSet::new(),
             taken_changed: true,
         })
@@ -262,6 +265,9 @@ impl Steering {
     /// Takes the ports of programs that are registered no more. Frames for connections of theirs
     /// are answered by the switch for a time, which keeps their parts of the range.
     pub(in crate::port::xdp) fn set_programs(&mut self, registered: &HashSet<Ipv4Addr>) {
+        if self.ending {
+            return;
+        }
         let until = Some(Instant::now() + KEPT);
         for (ip, holder) in &mut self.holders {
             if registered.contains(ip) {
@@ -414,6 +420,11 @@ impl Steering {
     /// Returns the addresses that no program may have, if they have changed since the last call.
     pub(in crate::port::xdp) fn take_taken(&mut self) -> Option<HashSet<IpAddr>> {
         core::mem::take(&mut self.taken_changed).then(|| self.taken.clone())
+    }
+
+    /// Notes that programs wait for the next IOKernel: their ports stay closed to Linux.
+    pub(in crate::port::xdp) fn keep_programs(&mut self) {
+        self.ending = true;
     }
 
     /// Leaves what is attached to another IOKernel.
