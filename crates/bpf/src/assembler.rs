@@ -34,6 +34,13 @@ pub const SUBTRACT: u8 = 0x1f;
 pub const AND_IMMEDIATE: u8 = 0x57;
 /// Sets the bits of a constant.
 pub const OR_IMMEDIATE: u8 = 0x47;
+/// Sets the bits of a register.
+pub const OR: u8 = 0x4f;
+/// Shifts left by a constant.
+pub const SHIFT_LEFT_IMMEDIATE: u8 = 0x67;
+/// Turns a number of the network's byte order, of as many bits as the constant says, into one of
+/// the machine's.
+pub const FROM_NETWORK: u8 = 0xdc;
 /// Copies a register.
 pub const MOVE: u8 = 0xbf;
 /// Copies the low half of a register.
@@ -54,6 +61,10 @@ pub const JUMP_NOT_EQUAL: u8 = 0x5d;
 pub const JUMP_NOT_EQUAL_IMMEDIATE: u8 = 0x55;
 /// Jumps if the first register is greater.
 pub const JUMP_GREATER: u8 = 0x2d;
+/// Jumps if a register is less than a constant.
+pub const JUMP_LESS_IMMEDIATE: u8 = 0xa5;
+/// Jumps if a register is at most a constant.
+pub const JUMP_AT_MOST_IMMEDIATE: u8 = 0xb5;
 /// Jumps if a register has any bit of a constant.
 pub const JUMP_BITS_IMMEDIATE: u8 = 0x45;
 /// Calls a function of the kernel.

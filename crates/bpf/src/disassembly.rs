@@ -5,10 +5,11 @@
 //! begins with that.
 
 use crate::assembler::{
-    ADD, ADD_IMMEDIATE, AND_32, AND_IMMEDIATE, CALL, EXIT, JUMP, JUMP_BITS_IMMEDIATE, JUMP_EQUAL,
-    JUMP_EQUAL_IMMEDIATE, JUMP_GREATER, JUMP_NOT_EQUAL, JUMP_NOT_EQUAL_IMMEDIATE, LOAD_IMMEDIATE_64, LOAD_U8,
-    LOAD_U16, LOAD_U32, LOAD_U64, MAP_DESCRIPTOR, MOVE, MOVE_32, MOVE_IMMEDIATE, OR_IMMEDIATE,
-    STORE_IMMEDIATE_U32, STORE_IMMEDIATE_U64, STORE_U32, STORE_U64, SUBTRACT,
+    ADD, ADD_IMMEDIATE, AND_32, AND_IMMEDIATE, CALL, EXIT, FROM_NETWORK, JUMP, JUMP_AT_MOST_IMMEDIATE,
+    JUMP_BITS_IMMEDIATE, JUMP_EQUAL, JUMP_EQUAL_IMMEDIATE, JUMP_GREATER, JUMP_LESS_IMMEDIATE, JUMP_NOT_EQUAL,
+    JUMP_NOT_EQUAL_IMMEDIATE, LOAD_IMMEDIATE_64, LOAD_U8, LOAD_U16, LOAD_U32, LOAD_U64, MAP_DESCRIPTOR, MOVE,
+    MOVE_32, MOVE_IMMEDIATE, OR, OR_IMMEDIATE, SHIFT_LEFT_IMMEDIATE, STORE_IMMEDIATE_U32,
+    STORE_IMMEDIATE_U64, STORE_U32, STORE_U64, SUBTRACT,
 };
 
 /// Returns one line for each instruction: its index, and what it does.
@@ -57,6 +58,9 @@ fn line(index: usize, instruction: u64) -> String {
         AND_IMMEDIATE => format!("r{to} &= {immediate:#x}"),
         AND_32 => format!("w{to} &= w{from}"),
         OR_IMMEDIATE => format!("r{to} |= {immediate:#x}"),
+        OR => format!("r{to} |= r{from}"),
+        SHIFT_LEFT_IMMEDIATE => format!("r{to} <<= {immediate}"),
+        FROM_NETWORK => format!("r{to} = be{immediate} r{to}"),
         MOVE => format!("r{to} = r{from}"),
         MOVE_32 => format!("w{to} = w{from}"),
         MOVE_IMMEDIATE => format!("r{to} = {immediate}"),
@@ -66,6 +70,8 @@ fn line(index: usize, instruction: u64) -> String {
         JUMP_NOT_EQUAL => format!("if r{to} != r{from} go to {target}"),
         JUMP_NOT_EQUAL_IMMEDIATE => format!("if r{to} != {immediate:#x} go to {target}"),
         JUMP_GREATER => format!("if r{to} > r{from} go to {target}"),
+        JUMP_LESS_IMMEDIATE => format!("if r{to} < {immediate:#x} go to {target}"),
+        JUMP_AT_MOST_IMMEDIATE => format!("if r{to} <= {immediate:#x} go to {target}"),
         JUMP_BITS_IMMEDIATE => format!("if r{to} & {immediate:#x} go to {target}"),
         CALL => format!("call helper {immediate}"),
         EXIT => "exit".to_owned(),
@@ -88,7 +94,7 @@ mod tests {
         asm.put(CALL, 0, 0, 0, 51);
         asm.place(());
         asm.put(EXIT, 0, 0, 0, 0);
-        asm.put(0xdc, 2, 0, 0, 16);
+        asm.put(0xcc, 2, 0, 0, 16);
         let expected = [
             "0: r7 = u32 at r1+4",
             "1: r1 = map of descriptor 42",
@@ -96,7 +102,7 @@ mod tests {
             "4: u32 at r10-4 = 0x0",
             "5: call helper 51",
             "6: exit",
-            "7: instruction 0x00000010000002dc",
+            "7: instruction 0x00000010000002cc",
         ];
         assert_eq!(disassemble(&asm.finish()), expected);
     }

@@ -39,6 +39,7 @@ use crate::stored::{self, Stored};
                                                             other machines reach program kv at this one's port 6379
   tailwater iokernel --xdp eth1,gateway=10.77.0.1           an interface of its own, without Linux's network stack
   tailwater iokernel --xdp eth0,share=addresses,gateway=10.0.1.1 in a cloud: one MAC address for Linux and programs
+  tailwater iokernel --xdp eth0,share=ports,gateway=10.77.0.1 one IP address for Linux and programs (run --listen)
   tailwater iokernel --xdp eth1 --fault loss=1%,delay=5ms,rate=100mbit,seed=7
   tailwater iokernel --pcap replay=in.pcap,record=out.pcap  a capture file in place of a network
   tailwater iokernel --print-config > tailwater.toml        every setting that has a value

@@ -11,6 +11,8 @@
 //! | `session` | the weight of a session ([`SessionWeight`]) |
 //! | `repair` | putting back what a crash has left ([`repair()`]) |
 //! | `claims` | locks of the cores that IOKernels use ([`Claims`]) |
+//! | `reserved_ports` | a range of ports that Linux gives to no connection of its own ([`ReservedPorts`]) |
+//! | `port_users` | which programs have sockets at a port ([`port_users()`]) |
 //! | `presence` | which cores Linux lets the process use at present ([`Presence`]) |
 //!
 //! Nothing here runs on a polling thread: it is the control thread's, and the commands'. Knows no
@@ -22,18 +24,22 @@ mod batch_group;
 mod claims;
 mod clocks;
 pub mod control_groups;
+mod port_users;
 mod presence;
 mod repair;
 mod reserve;
+mod reserved_ports;
 mod session;
 mod undo;
 
 pub use batch_group::BatchGroup;
 pub use claims::{Claims, CoreClaimed};
 pub use clocks::{ClockSetter, clock_rates};
+pub use port_users::port_users;
 pub use presence::Presence;
 pub use repair::repair;
 pub use reserve::{Keeper, cpusets, group_folder};
+pub use reserved_ports::ReservedPorts;
 pub use session::{SessionWeight, groups_sessions};
 
 use rustix::thread::CpuSet;

@@ -280,6 +280,7 @@ pub(crate) fn raw_kthread(ring_bytes: u32) -> (RawKthread, IoKernelEnds) {
         managed_cores: Vec::new(),
         raise: false,
         place: None,
+        outgoing: None,
     };
     let shared = Arc::new(Shared {
         region,

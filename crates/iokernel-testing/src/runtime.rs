@@ -70,6 +70,7 @@ impl RawSpec {
                 ip: None,
                 returns: false,
                 instance: Instance::Only,
+                listen: Vec::new(),
             },
             spin_us: 2,
             idle_us: 50,

@@ -159,6 +159,7 @@ fn start_network(config: &Config, connection: Option<&Connection>) -> Result<(),
         Some(connection) => connection.refuse_network(&error).into(),
         None => StartError::Config(ConfigError::Network { source: Box::new(error) }),
     })?;
+    net::use_ports(connection.and_then(Connection::outgoing));
     hooks::install(hooks::Network { take_frames: ingress::take_frames, prune_timers: net::put_off_timers });
     Ok(())
 }

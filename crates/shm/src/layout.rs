@@ -56,7 +56,7 @@ use std::sync::Arc;
 
 /// Version of layout and protocols, as the number of a [`Version`]: the IOKernel has to
 /// [serve](Version::serves) the program's.
-pub const VERSION: u32 = Version::new(13, 3).0;
+pub const VERSION: u32 = Version::new(13, 4).0;
 
 /// Name of a program's region, which Linux shows in `/proc/PID/maps` as that of a memory file.
 pub const REGION_NAME: &str = "tailwater-region";

@@ -235,6 +235,7 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
         ip: Some(HONEST),
         returns: true,
         instance: Instance::Replaces,
+        listen: vec!["tcp:6379".parse().expect("a port")],
     };
     let welcome = Welcome {
         ip: HONEST,
@@ -246,6 +247,7 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
         managed_cores: vec![1],
         raise: false,
         place: Some(64),
+        outgoing: Some((61_000, 61_566)),
     };
     let cores = CoreRequest { runtime: "kv".to_owned(), cores: [1, 0, 0, 0, 0, 0, 0, 2] };
     let bytes = |value: serde_json::Result<Vec<u8>>| value.expect("control messages have string keys only");

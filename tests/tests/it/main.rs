@@ -23,6 +23,7 @@ mod replace;
 mod restart;
 mod service_manager;
 mod shared_addresses;
+mod shared_ports;
 mod takeover;
 mod takeover_xdp;
 mod tap;

@@ -89,6 +89,7 @@ impl Place {
             managed_cores: vec![],
             raise: true,
             place: None,
+            outgoing: None,
         };
         let files = [file.as_fd(), doorbell.as_fd()];
         control::send(&control, &ServerMessage::Welcome(welcome), &files).ok()?;

@@ -405,6 +405,7 @@ fn a_successor_that_would_refuse_a_program_names_it_and_requests_no_end() {
         ip: None,
         returns: false,
         instance: Instance::Only,
+        listen: Vec::new(),
     };
     let ip = "10.77.0.2".parse().expect("an address");
     let program = HandoverProgram { register, ip, grant: None, uid: 0, groups: Vec::new() };

@@ -8,13 +8,14 @@ use core::marker::PhantomData;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 
-use super::{Element, MAP_UPDATE_ELEM, OBJ_GET_INFO_BY_FD, bpf, make_map};
+use super::{Element, MAP_UPDATE_ELEM, bpf, make_map};
 
 const MAP_LOOKUP_ELEM: c_int = 1;
 const MAP_DELETE_ELEM: c_int = 3;
 const MAP_GET_NEXT_KEY: c_int = 4;
 const MAP_TYPE_HASH: u32 = 1;
 const MAP_TYPE_ARRAY: u32 = 2;
+const MAP_TYPE_LRU_HASH: u32 = 9;
 /// `BPF_F_MMAPABLE`, whose effect here is that the first value begins at a page.
 const FROM_PAGE: u32 = 1 << 10;
 
@@ -58,6 +59,15 @@ impl<K: Plain, V: Plain> Map<K, V> {
         Self::make(MAP_TYPE_HASH, entries, 0)
     }
 
+    /// Returns an empty hash table for at most `entries` keys, in which a new key takes the place
+    /// of one that was not used for long.
+    ///
+    /// # Errors
+    /// The kernel's error; [`Errno::PERM`] without `CAP_BPF`.
+    pub fn recent(entries: u32) -> Result<Self, Errno> {
+        Self::make(MAP_TYPE_LRU_HASH, entries, 0)
+    }
+
     fn make(map_type: u32, entries: u32, flags: u32) -> Result<Self, Errno> {
         let map = make_map(map_type, size_of::<K>(), size_of::<V>(), entries, flags)?;
         Ok(Self { map, types: PhantomData })
@@ -68,27 +78,10 @@ impl<K: Plain, V: Plain> Map<K, V> {
     /// # Errors
     /// [`Errno::INVAL`] if its keys or values have other sizes, or the kernel's error.
     pub fn adopt(map: OwnedFd) -> Result<Self, Errno> {
-        /// The beginning of `struct bpf_map_info` (linux/bpf.h).
-        #[repr(C)]
-        #[derive(Default)]
-        struct Info {
-            map_type: u32,
-            id: u32,
-            key_size: u32,
-            value_size: u32,
-        }
-        #[repr(C)]
-        struct Attributes {
-            descriptor: u32,
-            len: u32,
-            info: u64,
-        }
-        let mut info = Info::default();
-        let descriptor = map.as_raw_fd() as u32;
-        let (len, address) = (size_of::<Info>() as u32, &raw mut info as u64);
-        bpf(OBJ_GET_INFO_BY_FD, &mut Attributes { descriptor, len, info: address })?;
+        // `struct bpf_map_info` begins with type, number, and sizes of key and value.
+        let [_, _, key_size, value_size] = super::info(&map)?;
         // The kernel reads and writes as many bytes as the map has, whatever the types here are.
-        let fits = (info.key_size as usize, info.value_size as usize) == (size_of::<K>(), size_of::<V>());
+        let fits = (key_size as usize, value_size as usize) == (size_of::<K>(), size_of::<V>());
         if fits { Ok(Self { map, types: PhantomData }) } else { Err(Errno::INVAL) }
     }
 
@@ -188,5 +181,21 @@ mod tests {
         assert_eq!(Map::<u64, [u64; 2]>::adopt(same).unwrap().get(7), Ok(Some([5, 6])));
         let other = map.as_fd().try_clone_to_owned().unwrap();
         assert_eq!(Map::<u64, u64>::adopt(other).err(), Some(Errno::INVAL), "values of another size");
+    }
+
+    #[test]
+    fn a_full_table_of_recent_keys_takes_a_new_one() {
+        let map = match Map::<u64, u32>::recent(64) {
+            Ok(map) => map,
+            Err(error @ (Errno::PERM | Errno::NOSYS)) => {
+                return eprintln!("skipped: no eBPF map can be made here ({error})");
+            }
+            Err(error) => panic!("{error}"),
+        };
+        for key in 0..1_000 {
+            map.set(key, 1).unwrap();
+            assert_eq!(map.get(key), Ok(Some(1)), "{key}");
+        }
+        assert!(map.entries(1_000).unwrap().len() <= 64);
     }
 }

@@ -178,6 +178,31 @@ fn log_tail(log: &[u8]) -> String {
     lines[lines.len().saturating_sub(4)..].join(" | ")
 }
 
+/// Returns the first words of what the kernel says about a map or a program (linux/bpf.h, `struct
+/// bpf_map_info` and `struct bpf_prog_info`).
+fn info(object: impl AsFd) -> Result<[u32; 4], Errno> {
+    #[repr(C)]
+    struct Attributes {
+        descriptor: u32,
+        len: u32,
+        info: u64,
+    }
+    let mut info = [0u32; 4];
+    let descriptor = object.as_fd().as_raw_fd() as u32;
+    let (len, address) = (size_of_val(&info) as u32, &raw mut info as u64);
+    bpf(OBJ_GET_INFO_BY_FD, &mut Attributes { descriptor, len, info: address })?;
+    Ok(info)
+}
+
+/// Returns the number of a program, which no other one has until the machine starts again.
+///
+/// # Errors
+/// The kernel's error.
+pub fn program_number(program: impl AsFd) -> Result<u32, Errno> {
+    // The type comes first.
+    info(program).map(|[_, number, ..]| number)
+}
+
 /// Runs `program` on the frames that interface `index` receives, until the result is dropped.
 ///
 /// # Errors

@@ -31,12 +31,13 @@ use super::{find_program, wait};
 use crate::query;
 
 /// Options that only a program with the runtime has; refused with --batch and --client.
-pub(super) const RUNTIME_OPTIONS: [&str; 20] = [
+pub(super) const RUNTIME_OPTIONS: [&str; 21] = [
     "standalone",
     "kthreads",
     "guaranteed",
     "class",
     "ip",
+    "listen",
     "replace",
     "on_iokernel_loss",
     "iokernel_wait",

@@ -15,6 +15,7 @@ use std::process::Command;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use tailwater_shm::control::Listen;
 use tailwater_testbed::note;
 use tailwater_workload::units::parse_duration_ns;
 
@@ -30,6 +31,7 @@ mod wait;
 #[command(after_help = "Examples:
   tailwater run -- spin --listen 0.0.0.0:5000
   tailwater run --name kv --kthreads 4 --guaranteed 1 --ip 10.77.0.2 -- ./kv
+  tailwater run --name kv --listen tcp:6379 -- ./kv      behind --xdp eth0,share=ports
   tailwater run --name batch --class best-effort -- swaptions
   tailwater run --standalone --kthreads 2 -- ./kv        without an IOKernel
   tailwater run --posix --ip 10.77.0.5 -- redis-server --bind 0.0.0.0 --requirepass SECRET
@@ -77,6 +79,10 @@ pub struct RunArgs {
     /// Address to ask the IOKernel for [default: the IOKernel chooses]
     #[arg(long)]
     ip: Option<Ipv4Addr>,
+    /// Port at which other machines reach it, tcp:PORT or udp:PORT, where the IOKernel shares the
+    /// addresses of Linux (share=ports); repeatable, or separated by commas
+    #[arg(long, value_name = "PORT", value_delimiter = ',')]
+    listen: Vec<Listen>,
     /// Take the place of the instance of this name that runs, if it was started with this option,
     /// too; its connections stay until it has ended, and new ones come to this one
     #[arg(long, requires = "name", conflicts_with = "standalone")]
@@ -195,6 +201,12 @@ fn find_program(name: &OsStr) -> Result<PathBuf, find::NotFound> {
     find::program(name, &path, own.as_deref().and_then(Path::parent))
 }
 
+/// Returns ports as the variable has them; `None` for none.
+fn listens(ports: &[Listen]) -> Option<String> {
+    let words: Vec<String> = ports.iter().map(Listen::to_string).collect();
+    (!words.is_empty()).then(|| words.join(","))
+}
+
 fn settings(args: &RunArgs) -> Vec<(&'static str, String)> {
     let class = args.class.map(|class| match class {
         ClassName::LatencyCritical => "latency-critical".to_owned(),
@@ -206,6 +218,7 @@ fn settings(args: &RunArgs) -> Vec<(&'static str, String)> {
         ("TAILWATER_GUARANTEED", args.guaranteed.map(|n| n.to_string())),
         ("TAILWATER_CLASS", class),
         ("TAILWATER_IP", args.ip.map(|ip| ip.to_string())),
+        ("TAILWATER_LISTEN", listens(&args.listen)),
         ("TAILWATER_REPLACE", args.replace.then(|| true.to_string())),
         ("TAILWATER_ON_IOKERNEL_LOSS", args.on_iokernel_loss.clone()),
         ("TAILWATER_IOKERNEL_WAIT_MS", args.iokernel_wait.map(|n| n.to_string())),

@@ -300,6 +300,7 @@ mod tests {
             ip: None,
             returns: false,
             instance: Instance::Only,
+            listen: Vec::new(),
         }
     }
 

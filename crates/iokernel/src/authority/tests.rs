@@ -29,6 +29,7 @@ fn wish(name: &str, class: Class) -> Register {
         ip: None,
         returns: false,
         instance: Instance::Only,
+        listen: Vec::new(),
     }
 }
 

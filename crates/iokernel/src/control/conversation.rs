@@ -391,7 +391,9 @@ impl Control {
         self.parts.directory.forgive(Owed::lives);
         let place = self.parts.directory.admit(&user, wish)?;
         let id = place.id;
-        let offer = self.make_offer(socket, wish, place, (uid, pid, process));
+        let ports = self.claim_ports(&user, wish, &place);
+        let offer =
+            ports.and_then(|ports| self.make_offer(socket, wish, (place, ports), (uid, pid, process)));
         offer.inspect_err(|_| self.release(id))
     }
 
@@ -406,7 +408,7 @@ impl Control {
         &mut self,
         socket: &ClientSocket,
         wish: &Register,
-        place: Place,
+        (place, outgoing): (Place, Option<(u16, u16)>),
         (uid, pid, process): (u32, i32, OwnedFd),
     ) -> Result<Box<Offer>, Refusal> {
         let hz = self.parts.surroundings.clock.hz();
@@ -435,6 +437,7 @@ impl Control {
             managed_cores: self.parts.surroundings.managed_cores.clone(),
             raise: self.parts.config.is_dedicated() || crate::machine::may_rank(),
             place: board.as_ref().and(place.first_place),
+            outgoing,
         };
         let files = [Some(file.as_fd()), Some(doorbell.as_fd()), board.as_deref().map(AsFd::as_fd)];
         let files: Vec<BorrowedFd<'_>> = files.into_iter().flatten().collect();
@@ -635,6 +638,7 @@ fn is_about_others(refusal: &Refusal) -> bool {
             | Refusal::MacTaken { .. }
             | Refusal::GuaranteeOversubscribed { .. }
             | Refusal::PoolExhausted
+            | Refusal::Ports(_)
             | Refusal::TooManyRuntimes(_)
             | Refusal::NoKthreads { .. }
             | Refusal::RegionBytes { .. }

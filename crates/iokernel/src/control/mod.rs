@@ -25,6 +25,7 @@ mod gate;
 mod instances;
 mod numbers;
 pub(crate) mod owed;
+mod ports;
 pub(crate) mod predecessor;
 pub(crate) mod process;
 mod rank;
@@ -672,6 +673,9 @@ impl Control {
             match notice {
                 Notice::Attached(id) => self.greet(id),
                 Notice::Retired(runtime, reason) => {
+                    if reason == EndReason::Shutdown {
+                        self.parts.interfaces.iter_mut().for_each(PortInterface::keep_programs);
+                    }
                     self.bury(runtime, &reason);
                     retired = true;
                 }

@@ -52,6 +52,7 @@ use tailwater_shm::control::{
 use super::client::ClientSocket;
 use super::session::State;
 use super::{Command, Control, standing};
+use crate::port::PortInterface;
 
 /// Maximum time from one step to the next. Each takes milliseconds, but on a machine that other
 /// programs keep busy a process may wait long for a core.
@@ -150,6 +151,7 @@ impl Control {
         if let Some(file) = self.parts.socket_file.take() {
             file.leave();
         }
+        self.parts.interfaces.iter_mut().for_each(PortInterface::leave);
         for watched in [self.parts.listener.as_fd(), socket.as_fd()] {
             // Fails for a listener that is out already.
             let _ = rustix::event::epoll::delete(&self.epoll, watched);

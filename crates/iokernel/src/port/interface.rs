@@ -12,8 +12,9 @@
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
+use tailwater_shm::control::Listen;
 
 use super::xdp::Follower;
 use crate::frame::{MacAddr, PREFIX_LEN6};
@@ -60,6 +61,33 @@ impl PortInterface {
     pub(crate) fn set_programs(&mut self, addresses: &[IpAddr]) {
         if let Some(follower) = &mut self.follower {
             follower.set_programs(addresses);
+        }
+    }
+
+    /// Gives a program the ports that it wishes, if programs share Linux's addresses; returns those
+    /// for its own connections. `None` if all ports are each program's own.
+    ///
+    /// # Errors
+    /// In words: which port it cannot have, and why.
+    pub(crate) fn claim(
+        &mut self,
+        place: (Ipv4Addr, Option<Ipv6Addr>),
+        listens: &[Listen],
+    ) -> Result<Option<(u16, u16)>, String> {
+        self.follower.as_mut().map_or(Ok(None), |follower| follower.claim(place, listens))
+    }
+
+    /// Notes that programs wait for the next IOKernel from now on: what they have stays theirs.
+    pub(crate) fn keep_programs(&mut self) {
+        if let Some(follower) = &mut self.follower {
+            follower.keep_programs();
+        }
+    }
+
+    /// Leaves to another IOKernel what it has taken over.
+    pub(crate) fn leave(&mut self) {
+        if let Some(follower) = &mut self.follower {
+            follower.leave();
         }
     }
 

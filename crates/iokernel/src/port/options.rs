@@ -72,7 +72,7 @@ impl PortOptions {
         let found = if let Some((text, host)) = self.tap.as_ref().zip(self.host_ip) {
             text.parse().ok().map(|spec| TapPort::with_spec(spec, host).examine(prefix_len, inherits))
         } else if let Some(text) = &self.xdp {
-            text.parse().ok().map(|spec| XdpPort::new(spec).look(mtu, inherits))
+            text.parse().ok().map(|spec| XdpPort::new(spec).look(mtu, prefix_len, inherits))
         } else if let Some(text) = &self.pcap {
             text.parse().ok().map(|spec| PcapPort::new(spec).examine())
         } else {

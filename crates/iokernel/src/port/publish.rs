@@ -8,24 +8,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::str::FromStr;
 
 use super::grammar::OptionError;
-
-/// A transport protocol with ports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Transport {
-    /// RFC 9293.
-    Tcp,
-    /// RFC 768.
-    Udp,
-}
-
-impl fmt::Display for Transport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Tcp => "tcp",
-            Self::Udp => "udp",
-        })
-    }
-}
+use tailwater_shm::control::Listen;
+pub use tailwater_shm::control::Transport;
 
 /// The program behind a published port.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,14 +40,9 @@ impl FromStr for Published {
     fn from_str(text: &str) -> Result<Self, OptionError> {
         let wrong = |expected: &str| OptionError::new(text, expected);
         let (here, to) = text.split_once('=').ok_or_else(|| wrong("write tcp:6379=NAME, or tcp:6379=IP"))?;
-        let (transport, port) =
-            here.split_once(':').ok_or_else(|| wrong("write tcp:PORT or udp:PORT before the ="))?;
-        let transport = match transport {
-            "tcp" => Transport::Tcp,
-            "udp" => Transport::Udp,
-            _ => return Err(wrong("protocols are tcp and udp")),
-        };
-        let port = parse_port(port).ok_or_else(|| wrong("the port is a number from 1 to 65535"))?;
+        let Listen { transport, port } = here
+            .parse()
+            .map_err(|_| wrong("write tcp:PORT or udp:PORT before the =, with a port from 1 to 65535"))?;
         let bare = to.strip_prefix('[').and_then(|to| to.strip_suffix(']')).unwrap_or(to);
         let (target, target_port) = if let Ok(ip) = bare.parse::<IpAddr>() {
             (Target::Ip(ip), port)
@@ -144,7 +123,7 @@ mod tests {
         for (text, part) in [
             ("6379", "tcp:6379=NAME"),
             ("6379=kv", "tcp:PORT"),
-            ("sctp:1=kv", "tcp and udp"),
+            ("sctp:1=kv", "tcp:PORT or udp:PORT"),
             ("tcp:0=kv", "1 to 65535"),
             ("tcp:70000=kv", "1 to 65535"),
             ("tcp:1=", "comes after"),

@@ -390,16 +390,21 @@ const XDP: &[Field] = &[
     gauge("absent", "1 while there is no interface of the port's name that it can use."),
     counter(
         "gateway_answers",
-        "Questions of programs for their gateway that were answered (`share=addresses`).",
+        "Questions of programs for their gateway that were answered (`share=addresses`, `share=ports`).",
     ),
     counter(
         "no_next_hop",
-        "Frames to the gateway dropped because the station of Linux's next hop is unknown (`share=addresses`).",
+        "Frames to the gateway that were dropped, or have waited, because the station of Linux's next hop is \
+         unknown (`share=addresses`, `share=ports`).",
     ),
     counter(
         "kept_off_wire",
         "Frames dropped because the wire must not see them: other protocols than IP and ARP, and frames to \
-         the interface's own MAC address (`share=addresses`).",
+         the interface's own MAC address (`share=addresses`); all but IP to the gateway (`share=ports`).",
+    ),
+    counter(
+        "foreign_ports",
+        "Frames of programs dropped because the port that they come from is not the program's (`share=ports`).",
     ),
 ];
 

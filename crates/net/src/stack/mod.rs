@@ -264,6 +264,14 @@ impl<P: Platform> Stack<P> {
         self.udp.wake_readers();
     }
 
+    /// Has connections and sockets that are bound to no certain port use these ports from now on;
+    /// `None`: all that a host has for that.
+    pub fn use_ports(&self, ports: Option<core::ops::RangeInclusive<u16>>) {
+        self.udp.use_ports(ports.clone());
+        #[cfg(feature = "tcp")]
+        self.tcp.use_ports(ports);
+    }
+
     /// Takes the link up again. Connections that have failed meanwhile stay so; sockets go on.
     pub fn set_link_up(&self) {
         self.link_up.store(true, Relaxed);

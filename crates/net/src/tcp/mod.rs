@@ -183,6 +183,11 @@ impl<P: Platform> Tcp<P> {
         }
     }
 
+    /// Gives connections that are opened from now on one of these ports; `None`: of all.
+    pub(crate) fn use_ports(&self, ports: Option<core::ops::RangeInclusive<u16>>) {
+        *self.ports.lock() = EphemeralPorts::new(ports.unwrap_or(EPHEMERAL), self.secrets.ports);
+    }
+
     pub(crate) fn has_room(&self) -> bool {
         self.connections.load(Relaxed) < self.limit
     }

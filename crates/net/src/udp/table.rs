@@ -26,15 +26,15 @@ use crate::platform::{Lock, Platform, Waiters};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::net::{IpAddr, SocketAddr};
+use core::ops::RangeInclusive;
 use core::sync::atomic::{AtomicU32, Ordering};
 
 /// Sockets of different addresses that can share a port.
 pub const MAX_PER_PORT: usize = 16;
 /// Maximum number of sockets open at once.
 pub const MAX_SOCKETS: u32 = 65_536;
-/// First ephemeral port: the Dynamic Ports (RFC 6335 section 6).
-pub const FIRST_EPHEMERAL: u16 = 49_152;
-const EPHEMERAL_PORTS: u16 = u16::MAX - FIRST_EPHEMERAL + 1;
+/// Ephemeral ports: the Dynamic Ports (RFC 6335 section 6).
+const EPHEMERAL: RangeInclusive<u16> = 49_152..=u16::MAX;
 
 /// Why a socket could not be bound.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -61,6 +61,8 @@ struct Admin {
     used: u32,
     /// Random numbers drawn for ephemeral ports.
     drawn: u64,
+    /// The ports that unbound sockets get.
+    ephemeral: RangeInclusive<u16>,
 }
 
 /// All UDP sockets of a stack.
@@ -82,11 +84,17 @@ impl<P: Platform> UdpTable<P> {
         Self {
             ports: (0..=u16::MAX).map(|_| AtomicU32::new(0)).collect(),
             endpoints: Slab::new(),
-            admin: Lock::new(Admin { free: Vec::new(), used: 0, drawn: 0 }),
+            admin: Lock::new(Admin { free: Vec::new(), used: 0, drawn: 0, ephemeral: EPHEMERAL }),
             groups: Groups::new(),
             receive_bytes,
             seed,
         }
+    }
+
+    /// Gives sockets that are bound to no certain port one of these from now on; `None`: one of the
+    /// Dynamic Ports.
+    pub(crate) fn use_ports(&self, ports: Option<RangeInclusive<u16>>) {
+        self.admin.lock().ephemeral = ports.unwrap_or(EPHEMERAL);
     }
 
     /// Opens a socket at `local`; port zero stands for any free port.
@@ -268,9 +276,9 @@ impl<P: Platform> UdpTable<P> {
     fn draw_port(&self, admin: &mut Admin, ip: IpAddr) -> Result<SocketAddr, BindError> {
         admin.drawn += 1;
         let random = hash(&(self.seed, admin.drawn));
-        let first = random % u64::from(EPHEMERAL_PORTS);
-        (0..u64::from(EPHEMERAL_PORTS))
-            .map(|i| FIRST_EPHEMERAL + ((first + i) % u64::from(EPHEMERAL_PORTS)) as u16)
+        let (start, count) = (*admin.ephemeral.start(), admin.ephemeral.len() as u64);
+        (0..count)
+            .map(|i| start + (random.wrapping_add(i) % count) as u16)
             .map(|port| SocketAddr::new(ip, port))
             .find(|&local| self.check(local).is_ok())
             .ok_or(BindError::NoPort(ip))
@@ -373,17 +381,26 @@ mod tests {
     fn ephemeral_ports_are_spread_and_run_out() {
         let table = table();
         let ports: Vec<_> = (0..100).map(|_| port_of(table.bind(at(OWN, 0)).unwrap())).collect();
-        assert!(ports.iter().all(|&port| port >= FIRST_EPHEMERAL));
+        assert!(ports.iter().all(|port| EPHEMERAL.contains(port)));
         let steps = ports.windows(2).filter(|w| w[1] == w[0].wrapping_add(1)).count();
         assert!(steps < 5, "the next port can be guessed: {ports:?}");
         let other = UdpTable::<Single>::new(4096, 43);
         assert_ne!(port_of(other.bind(at(OWN, 0)).unwrap()), ports[0], "another seed, another order");
         let all: HashSet<_> = ports.into_iter().collect();
-        let rest =
-            (all.len()..usize::from(EPHEMERAL_PORTS)).map(|_| port_of(table.bind(at(OWN, 0)).unwrap()));
-        assert_eq!(rest.filter(|port| !all.contains(port)).count() + all.len(), usize::from(EPHEMERAL_PORTS));
+        let rest = (all.len()..EPHEMERAL.len()).map(|_| port_of(table.bind(at(OWN, 0)).unwrap()));
+        assert_eq!(rest.filter(|port| !all.contains(port)).count() + all.len(), EPHEMERAL.len());
         assert_eq!(table.bind(at(OWN, 0)).map(|_| ()), Err(BindError::NoPort(OWN)));
         assert!(table.bind(at(LO, 0)).is_ok(), "another address has its own ports");
+    }
+
+    #[test]
+    fn unbound_sockets_get_the_ports_that_the_host_may_use() {
+        let table = table();
+        table.use_ports(Some(61_000..=61_002));
+        let mut ports = [(); 3].map(|()| port_of(table.bind(at(OWN, 0)).unwrap()));
+        ports.sort_unstable();
+        assert_eq!(ports, [61_000, 61_001, 61_002]);
+        assert_eq!(table.bind(at(OWN, 0)).map(|_| ()), Err(BindError::NoPort(OWN)));
     }
 
     #[test]

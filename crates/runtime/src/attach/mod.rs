@@ -107,6 +107,7 @@ impl Connection {
             ip: config.ip,
             returns: false,
             instance: if config.replace { Instance::Latest } else { Instance::Only },
+            listen: config.listen.clone(),
         };
         let control = dial(path, ANSWER_TIMEOUT)?;
         let Accepted { welcome, region, doorbell, seat } = ask(&control, path, &wish)?;
@@ -161,6 +162,11 @@ impl Connection {
             mode: Mode::Attached,
             ..NetConfig::standalone(welcome.ip)
         }
+    }
+
+    /// Returns the first and the last port of those that connections are to use; `None`: all.
+    pub fn outgoing(&self) -> Option<(u16, u16)> {
+        self.registration.welcome.outgoing
     }
 
     /// Sends the thread ids of the kthreads to the IOKernel, which may grant cores from then on,

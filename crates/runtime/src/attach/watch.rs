@@ -302,6 +302,7 @@ impl Connection {
         if !self.wish.instance.is_only() {
             instances::keep(&control);
         }
+        net::use_ports(welcome.outgoing);
         self.registration = Registration { control, welcome };
         // Without memory for a stack, segments wait for the timers of their connections.
         let _ = crate::thread::Builder::new().spawn(net::resume);

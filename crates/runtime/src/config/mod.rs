@@ -23,6 +23,7 @@ use crate::ground::stderr::print;
 use settings::Settings;
 use std::net::Ipv4Addr;
 use std::time::Duration;
+use tailwater_shm::control::parse_listens;
 
 /// Default size of each packet ring in bytes.
 pub(crate) const DEFAULT_RING: u32 = 256 * 1024;
@@ -49,6 +50,7 @@ pub(crate) const DEFAULT_RING: u32 = 256 * 1024;
 /// | [`guaranteed`](Self::guaranteed) | `TAILWATER_GUARANTEED` | 0 |
 /// | [`class`](Self::class) | `TAILWATER_CLASS` | `latency-critical` |
 /// | [`ip`](Self::ip) | `TAILWATER_IP` | the IOKernel chooses |
+/// | [`listen`](Self::listen) | `TAILWATER_LISTEN` | none |
 /// | [`replace`](Self::replace) | `TAILWATER_REPLACE` | false |
 /// | [`on_iokernel_loss`](Self::on_iokernel_loss) | `TAILWATER_ON_IOKERNEL_LOSS` | `wait` |
 /// | [`iokernel_wait`](Self::iokernel_wait) | `TAILWATER_IOKERNEL_WAIT_MS` | 60 s |
@@ -113,6 +115,24 @@ impl RuntimeBuilder {
     /// Sets the IPv4 address to request from the IOKernel.
     pub fn ip(mut self, ip: Ipv4Addr) -> Self {
         self.settings.ip = Some(ip);
+        self
+    }
+
+    /// Sets the ports at which the program listens: `tcp:PORT` or `udp:PORT`, separated by commas.
+    /// Other machines reach it only there behind an interface of which the IOKernel shares the IP
+    /// addresses with Linux (`share=ports`); with every other port at all ports, whatever these
+    /// are.
+    ///
+    /// # Examples
+    /// ```
+    /// let server = tailwater::RuntimeBuilder::new().name("dns").listen("tcp:53,udp:53");
+    /// ```
+    ///
+    /// # Panics
+    /// If a word is no such port.
+    pub fn listen(mut self, ports: &str) -> Self {
+        let ports = parse_listens(ports).unwrap_or_else(|error| panic!("RuntimeBuilder::listen: {error}"));
+        self.settings.listen = Some(ports);
         self
     }
 

@@ -8,6 +8,7 @@ use crate::ground::sleepers::MAX_SLEEPERS;
 use crate::records::stack::{MAX_STACK, MIN_STACK};
 use std::net::Ipv4Addr;
 use std::time::Duration;
+use tailwater_shm::control::{Listen, MAX_LISTEN};
 
 const DEFAULT_STACK: usize = 256 * 1024;
 const DEFAULT_IDLE: Duration = Duration::from_micros(50);
@@ -33,6 +34,7 @@ pub struct Settings {
     pub guaranteed: Option<u16>,
     pub class: Option<ProgramClass>,
     pub ip: Option<Ipv4Addr>,
+    pub listen: Option<Vec<Listen>>,
     pub replace: Option<bool>,
     pub on_iokernel_loss: Option<OnIoKernelLoss>,
     pub iokernel_wait_ms: Option<u64>,
@@ -65,6 +67,7 @@ impl Settings {
             guaranteed: self.guaranteed.or(next.guaranteed),
             class: self.class.or(next.class),
             ip: self.ip.or(next.ip),
+            listen: self.listen.or(next.listen),
             replace: self.replace.or(next.replace),
             on_iokernel_loss: self.on_iokernel_loss.or(next.on_iokernel_loss),
             iokernel_wait_ms: self.iokernel_wait_ms.or(next.iokernel_wait_ms),
@@ -102,6 +105,8 @@ pub struct Config {
     pub class: ProgramClass,
     /// Requested address.
     pub ip: Option<Ipv4Addr>,
+    /// Ports at which it listens.
+    pub listen: Vec<Listen>,
     /// True if it takes the place of a running instance, and lets another take its own.
     pub replace: bool,
     /// What happens when the IOKernel is lost.
@@ -157,6 +162,8 @@ impl Config {
         let stall_timeout = settings.stall_timeout_ms.map_or(DEFAULT_STALL, Duration::from_millis);
         let iokernel_wait = settings.iokernel_wait_ms.map_or(DEFAULT_WAIT, Duration::from_millis);
         let idle_timeout = settings.idle_timeout_us.map_or(DEFAULT_IDLE, Duration::from_micros);
+        let listen = settings.listen.unwrap_or_default();
+        check("listen: number of ports", listen.len() as u64, 0, MAX_LISTEN as u64)?;
         if settings.replace == Some(true) && settings.name.is_none() {
             return Err(ConfigError::ReplacesNone);
         }
@@ -167,6 +174,7 @@ impl Config {
             guaranteed: settings.guaranteed.unwrap_or(0),
             class: settings.class.unwrap_or_default(),
             ip: settings.ip,
+            listen,
             replace: settings.replace.unwrap_or(false),
             on_iokernel_loss: settings.on_iokernel_loss.unwrap_or_default(),
             iokernel_wait: (!iokernel_wait.is_zero()).then_some(iokernel_wait),

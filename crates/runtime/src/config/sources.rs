@@ -9,6 +9,7 @@ use std::error::Error;
 use std::ffi::OsString;
 use std::str::FromStr;
 use std::sync::OnceLock;
+use tailwater_shm::control::parse_listens;
 
 /// The environment's variables as they were, if the program may change them before the runtime
 /// starts.
@@ -56,6 +57,7 @@ pub fn environment() -> Result<Settings, ConfigError> {
         guaranteed: parsed("TAILWATER_GUARANTEED")?,
         class: variable("TAILWATER_CLASS", class)?,
         ip: parsed("TAILWATER_IP")?,
+        listen: variable("TAILWATER_LISTEN", |text| Ok(parse_listens(text)?))?,
         replace: parsed("TAILWATER_REPLACE")?,
         on_iokernel_loss: variable("TAILWATER_ON_IOKERNEL_LOSS", on_iokernel_loss)?,
         iokernel_wait_ms: parsed("TAILWATER_IOKERNEL_WAIT_MS")?,

@@ -7,7 +7,7 @@
 const PREFIX: &str = "TAILWATER_";
 
 /// All variables, without the prefix.
-const NAMES: [&str; 21] = [
+const NAMES: [&str; 22] = [
     "ADOPT_LIBC_WAITS",
     "BLOCKING_THREADS",
     "CLASS",
@@ -20,6 +20,7 @@ const NAMES: [&str; 21] = [
     "IOKERNEL_WAIT_MS",
     "IP",
     "KTHREADS",
+    "LISTEN",
     "NAME",
     "ON_IOKERNEL_LOSS",
     "PACKET_STEALING",

@@ -74,6 +74,11 @@ pub(crate) fn set_link_down() {
     stack().set_link_down(&mut KthreadOutlet);
 }
 
+/// Has connections and unbound sockets use the ports from the first to the last of these, or all.
+pub(crate) fn use_ports(ports: Option<(u16, u16)>) {
+    stack().use_ports(ports.map(|(first, last)| first..=last));
+}
+
 /// Sets how this program stands to another instance of it.
 pub(crate) fn set_instance(instance: control::Instance) {
     stack().set_instance(match instance {

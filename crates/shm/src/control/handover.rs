@@ -168,6 +168,7 @@ mod tests {
             ip: Some(Ipv4Addr::new(10, 77, 0, 2)),
             returns: false,
             instance: Instance::Only,
+            listen: Vec::new(),
         };
         let ip = Ipv4Addr::new(10, 77, 0, 2);
         let program = HandoverProgram { register, ip, grant: Some(0), uid: 7, groups: (0..65_536).collect() };

@@ -42,6 +42,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 
 mod handover;
+mod listen;
 mod peer;
 mod socket_file;
 
@@ -49,6 +50,7 @@ pub use handover::{
     Estate, Handover, HandoverPort, HandoverProgram, Network, TAKEOVER_STEPS, Takeover, document_from_file,
     document_to_file,
 };
+pub use listen::{Listen, ListenError, MAX_LISTEN, Transport, parse_listens};
 pub use peer::Peer;
 pub use socket_file::SocketFile;
 
@@ -195,6 +197,10 @@ pub struct Register {
     /// Whether another instance of the program may have its name and address at the same time.
     #[serde(default, skip_serializing_if = "Instance::is_only")]
     pub instance: Instance,
+    /// Ports at which it listens, for an IOKernel whose programs share the addresses of Linux; at
+    /// most [`MAX_LISTEN`]. Others ignore it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub listen: Vec<Listen>,
 }
 
 /// How a runtime stands to another instance of the same program, which has its name and address.
@@ -294,6 +300,10 @@ pub struct Welcome {
     /// the program is of minor version 0, or there is no board or no such row of places for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<u16>,
+    /// First and last port of those that its own connections and unbound sockets are to use. `None`
+    /// if all ports are its own, or the program is of a minor version below 4.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub outgoing: Option<(u16, u16)>,
 }
 
 /// A runtime's place in the IPv6 network. Besides `ip` it has the link-local address with the

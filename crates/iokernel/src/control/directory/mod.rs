@@ -208,6 +208,9 @@ pub enum Refusal {
          pool (pool-start), or stop a runtime"
     )]
     PoolExhausted,
+    /// A port that it cannot have.
+    #[error("{0}")]
+    Ports(String),
     /// The limit of runtimes is reached.
     #[error("{0} runtimes are registered, the most this IOKernel accepts (max-runtimes)")]
     TooManyRuntimes(u32),

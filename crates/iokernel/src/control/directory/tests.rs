@@ -33,6 +33,7 @@ fn wish(name: &str) -> Register {
         ip: None,
         returns: false,
         instance: Instance::Only,
+        listen: Vec::new(),
     }
 }
 

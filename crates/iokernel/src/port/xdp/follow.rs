@@ -24,13 +24,14 @@ use rustix::fd::OwnedFd;
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
 use rustix::net::sockopt;
 use std::collections::HashSet;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Instant;
+use tailwater_shm::control::Listen;
 
 use super::sharing::KnownPrograms;
-use super::{Sharing, XdpAccount, XdpPort, XdpSpec};
+use super::{Share, Sharing, XdpAccount, XdpPort, XdpSpec};
 use crate::frame::MacAddr;
 use crate::port::{Context, Port};
 use crate::sys::interface::Interface;
@@ -129,6 +130,42 @@ impl Follower {
         }
     }
 
+    /// Gives a program the ports that it wishes, if programs share Linux's addresses; returns those
+    /// for its own connections. `None` if all ports are each program's own.
+    ///
+    /// # Errors
+    /// In words: which port it cannot have, and why.
+    pub(crate) fn claim(
+        &mut self,
+        place: (Ipv4Addr, Option<Ipv6Addr>),
+        listens: &[Listen],
+    ) -> Result<Option<(u16, u16)>, String> {
+        if self.spec.share != Share::Ports {
+            return Ok(None);
+        }
+        match self.sharing.as_mut().and_then(Sharing::steering) {
+            Some(steering) => steering.claim(place, listens).map(Some),
+            None => Err(format!(
+                "there is no interface {} at the moment; try again when there is",
+                self.spec.interface
+            )),
+        }
+    }
+
+    /// Notes that programs wait for the next IOKernel from now on: what they have stays theirs.
+    pub(crate) fn keep_programs(&mut self) {
+        if let Some(steering) = self.sharing.as_mut().and_then(Sharing::steering) {
+            steering.keep_programs();
+        }
+    }
+
+    /// Leaves to another IOKernel what it has taken over.
+    pub(crate) fn leave(&mut self) {
+        if let Some(steering) = self.sharing.as_mut().and_then(Sharing::steering) {
+            steering.leave();
+        }
+    }
+
     /// Returns the addresses that no program may have, if they have changed since the last call.
     pub(crate) fn take_taken(&mut self) -> Option<HashSet<IpAddr>> {
         self.sharing.as_mut()?.take_taken()
@@ -148,6 +185,9 @@ impl Follower {
     /// Keeps up with what Linux has of the interface, if it is time.
     pub(crate) fn keep_up(&mut self, now: Instant) {
         if let Some(sharing) = &mut self.sharing {
+            if let Some(steering) = sharing.steering() {
+                steering.begin();
+            }
             sharing.follow(now);
         }
     }

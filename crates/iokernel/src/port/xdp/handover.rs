@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use tailwater_shm::control::document_from_file;
 
-use super::make::{Held, Made};
+use super::make::{Held, Made, Theirs};
 use super::{Share, XdpMode, XdpPort, ZeroCopy};
 use crate::port::{PortError, STOP_FIRST};
 use crate::sys::xsk::{OpenError, Queue, RING};
@@ -23,7 +23,8 @@ use tailwater_bpf::sys::Hook;
 use tailwater_bpf::sys::map::Map;
 
 /// What the descriptors of a port are. They follow a memory file with this, as a JSON document: the
-/// program's link, its maps, then the socket and the frame memory of each queue.
+/// program's link (with `share=ports` the program itself), its maps, then the socket and the frame
+/// memory of each queue.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct Handed {
@@ -92,9 +93,15 @@ impl XdpPort {
         let sockets = devices.next()?;
         let shares = self.spec.share != Share::Nothing;
         let settings = if shares { Some(Arc::new(Map::adopt(devices.next()?).ok()?)) } else { None };
-        let behind = self.spec.share == Share::Addresses;
-        let addresses = if behind { Some(Arc::new(Map::adopt(devices.next()?).ok()?)) } else { None };
-        Some(Held { sockets, settings, addresses })
+        let theirs = match self.spec.share {
+            Share::Nothing | Share::Mac => None,
+            Share::Addresses => Some(Theirs::Addresses(Arc::new(Map::adopt(devices.next()?).ok()?))),
+            Share::Ports => {
+                let ports = Arc::new(Map::adopt(devices.next()?).ok()?);
+                Some(Theirs::Ports(ports, Arc::new(Map::adopt(devices.next()?).ok()?)))
+            }
+        };
+        Some(Held { sockets, settings, theirs })
     }
 
     /// Returns the option that would differ.
@@ -109,7 +116,10 @@ impl XdpPort {
             (is_other_mode, "mode"),
             (found.queues != wanted.queues, "number of queues"),
             (found.chunk != wanted.chunk || found.ring != RING, "frame memory"),
-            (found.program != wanted.program || found.network != wanted.network, "share, gateway or network"),
+            (
+                found.program != wanted.program || found.network != wanted.network,
+                "share, range, gateway or network",
+            ),
         ];
         differences.into_iter().find_map(|(differs, what)| differs.then_some(what))
     }
@@ -145,9 +155,9 @@ mod tests {
         assert_eq!(difference("a0,mode=skb", wanted.clone()), Some("mode"));
         assert_eq!(difference("a0", Handed { queues: 2, ..wanted.clone() }), Some("number of queues"));
         let other = Handed { program: vec![1], ..wanted.clone() };
-        assert_eq!(difference("a0", other), Some("share, gateway or network"));
+        assert_eq!(difference("a0", other), Some("share, range, gateway or network"));
         let other = Handed { network: [7, 0], ..wanted.clone() };
-        assert_eq!(difference("a0", other), Some("share, gateway or network"));
+        assert_eq!(difference("a0", other), Some("share, range, gateway or network"));
         assert!(port("a0,zero-copy=off").permits(false) && !port("a0,zero-copy=off").permits(true));
         let why = port("a0").adopt(Vec::new(), &wanted).err().unwrap().to_string();
         assert!(why.contains("a0") && why.contains("without --takeover"), "{why}");

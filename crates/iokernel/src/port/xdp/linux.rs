@@ -10,7 +10,8 @@ use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_MULTIPART, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
     NetlinkPayload,
 };
-use netlink_packet_route::address::{AddressAttribute, AddressMessage};
+use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -19,12 +20,16 @@ use netlink_packet_route::route::{
 };
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
-use std::collections::HashSet;
+use rustix::fd::{AsRawFd, BorrowedFd};
+use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use crate::frame::MacAddr;
+use tailwater_bpf::sys::Hook;
 
+/// Attach only where no program is (linux/if_link.h, `XDP_FLAGS_UPDATE_IF_NOEXIST`).
+const IF_NONE: u32 = 1;
 /// Groups of notifications (linux/rtnetlink.h, `RTNLGRP_*`): links, neighbours, and addresses and
 /// routes of both families.
 const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
@@ -37,15 +42,15 @@ const MOST_PARTS: usize = 16_384;
 /// Maximum number of notifications that are read at once: more are read at the next look.
 const MOST_NEWS: usize = 4_096;
 
-/// A route through an interface to a router.
+/// A route through an interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Route {
+pub(super) struct Route<V = IpAddr> {
     /// The network.
     pub(super) network: IpAddr,
     pub(super) prefix_len: u8,
     pub(super) priority: u32,
     /// The router.
-    pub(super) via: IpAddr,
+    pub(super) via: V,
 }
 
 /// What Linux knows of a neighbour.
@@ -129,6 +134,18 @@ impl Linux {
     /// # Errors
     /// Linux's.
     pub(super) fn routes(&mut self, interface: u32) -> io::Result<Vec<Route>> {
+        let to_router = |Route { network, prefix_len, priority, via }: Route<Option<IpAddr>>| {
+            Some(Route { network, prefix_len, priority, via: via? })
+        };
+        Ok(self.all_routes(interface)?.into_iter().filter_map(to_router).collect())
+    }
+
+    /// Returns the routes of the main table through an interface; without a router those to
+    /// neighbours.
+    ///
+    /// # Errors
+    /// Linux's.
+    pub(super) fn all_routes(&mut self, interface: u32) -> io::Result<Vec<Route<Option<IpAddr>>>> {
         let mut routes = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut question = RouteMessage::default();
@@ -157,20 +174,118 @@ impl Linux {
             Err(error) if is_absent(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        Ok(answer.into_iter().find_map(|message| {
-            let RouteNetlinkMessage::NewNeighbour(message) = message else { return None };
-            if matches!(message.header.state, NeighbourState::Incomplete | NeighbourState::Failed) {
-                return None;
+        Ok(answer.into_iter().find_map(|message| known(message).map(|(_, known)| known)))
+    }
+
+    /// Returns the stations of the neighbours behind an interface.
+    ///
+    /// # Errors
+    /// Linux's.
+    pub(super) fn neighbours(&mut self, interface: u32) -> io::Result<HashMap<IpAddr, MacAddr>> {
+        let mut stations = HashMap::new();
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut question = NeighbourMessage::default();
+            question.header.family = family;
+            let answer = match self.ask(RouteNetlinkMessage::GetNeighbour(question), NLM_F_DUMP) {
+                Ok(answer) => answer,
+                Err(error) if is_absent(&error) => continue,
+                Err(error) => return Err(error),
+            };
+            let behind = answer.into_iter().filter(|message| match message {
+                RouteNetlinkMessage::NewNeighbour(message) => message.header.ifindex == interface,
+                _ => false,
+            });
+            stations.extend(behind.filter_map(known).filter_map(|(ip, known)| Some((ip?, known.mac))));
+        }
+        Ok(stations)
+    }
+
+    /// Returns the lowest of the IPv6 addresses of an interface that last and are known elsewhere:
+    /// neither link-local, nor temporary, deprecated, or not yet checked.
+    ///
+    /// # Errors
+    /// Linux's.
+    pub(super) fn global6(&mut self, interface: u32) -> io::Result<Option<Ipv6Addr>> {
+        let answer = self.ask(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
+        let unfit = AddressHeaderFlags::Secondary
+            | AddressHeaderFlags::Deprecated
+            | AddressHeaderFlags::Tentative
+            | AddressHeaderFlags::Dadfailed;
+        let ips = answer.into_iter().filter_map(|message| match message {
+            RouteNetlinkMessage::NewAddress(message)
+                if message.header.index == interface
+                    && message.header.scope == AddressScope::Universe
+                    && !message.header.flags.intersects(unfit) =>
+            {
+                message.attributes.into_iter().find_map(|attribute| match attribute {
+                    AddressAttribute::Address(IpAddr::V6(ip)) => Some(ip),
+                    _ => None,
+                })
             }
-            let mac = message.attributes.iter().find_map(|attribute| match attribute {
-                NeighbourAttribute::LinkLayerAddress(bytes) => {
-                    bytes.as_slice().try_into().ok().map(MacAddr).filter(|mac| mac.is_station())
-                }
-                _ => None,
-            })?;
-            let permanent = matches!(message.header.state, NeighbourState::Permanent | NeighbourState::Noarp);
-            Some(Known { mac, permanent })
+            _ => None,
+        });
+        Ok(ips.min())
+    }
+
+    /// Returns the number of the program that is attached to an interface; `None` without one.
+    ///
+    /// # Errors
+    /// Linux's.
+    pub(super) fn attached_xdp(&mut self, interface: u32) -> io::Result<Option<u32>> {
+        let mut question = LinkMessage::default();
+        question.header.index = interface;
+        let answer = self.ask(RouteNetlinkMessage::GetLink(question), 0)?;
+        Ok(answer.into_iter().find_map(|message| {
+            let RouteNetlinkMessage::NewLink(message) = message else { return None };
+            message.attributes.into_iter().find_map(|attribute| {
+                let LinkAttribute::Xdp(parts) = attribute else { return None };
+                parts.into_iter().find_map(|part| match part {
+                    LinkXdp::ProgId(number) if number > 0 => Some(number),
+                    _ => None,
+                })
+            })
         }))
+    }
+
+    /// Attaches a program to an interface until it is replaced or taken away, also if this process
+    /// ends. Unless it `replaces` one, no other may be there.
+    ///
+    /// # Errors
+    /// Linux's: EBUSY if another program is attached.
+    pub(super) fn attach_xdp(
+        &mut self,
+        interface: u32,
+        program: BorrowedFd<'_>,
+        hook: Hook,
+        replaces: bool,
+    ) -> io::Result<()> {
+        self.set_xdp(interface, program.as_raw_fd(), hook as u32 | if replaces { 0 } else { IF_NONE })
+    }
+
+    /// Takes the program away from an interface.
+    ///
+    /// # Errors
+    /// Linux's.
+    pub(super) fn detach_xdp(&mut self, interface: u32, hook: Hook) -> io::Result<()> {
+        self.set_xdp(interface, -1, hook as u32)
+    }
+
+    fn set_xdp(&mut self, interface: u32, program: i32, flags: u32) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = interface;
+        message.attributes = vec![LinkAttribute::Xdp(vec![LinkXdp::Fd(program), LinkXdp::Flags(flags)])];
+        self.ask(RouteNetlinkMessage::SetLink(message), NLM_F_ACK).map(drop)
+    }
+
+    /// As [`use_neighbour`](Self::use_neighbour), except for an entry that an administrator has
+    /// made, which would lose that state.
+    pub(super) fn use_unless_permanent(&mut self, interface: u32, ip: IpAddr) {
+        let permanent =
+            self.neighbour(interface, ip).is_ok_and(|known| known.is_some_and(|known| known.permanent));
+        if !permanent {
+            // What Linux lacks for this, such as an address, is found at the next look.
+            let _ = self.use_neighbour(interface, ip);
+        }
     }
 
     /// Makes Linux find the station of a neighbour, or check one that it has not heard of for some
@@ -235,6 +350,27 @@ impl Linux {
     }
 }
 
+/// Returns address and station of the neighbour in a message, if that has a station.
+fn known(message: RouteNetlinkMessage) -> Option<(Option<IpAddr>, Known)> {
+    let RouteNetlinkMessage::NewNeighbour(message) = message else { return None };
+    if matches!(message.header.state, NeighbourState::Incomplete | NeighbourState::Failed) {
+        return None;
+    }
+    let (mut ip, mut mac) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(address)) => ip = Some((*address).into()),
+            NeighbourAttribute::Destination(NeighbourAddress::Inet6(address)) => ip = Some((*address).into()),
+            NeighbourAttribute::LinkLayerAddress(bytes) => {
+                mac = bytes.as_slice().try_into().ok().map(MacAddr).filter(|mac| mac.is_station());
+            }
+            _ => {}
+        }
+    }
+    let permanent = matches!(message.header.state, NeighbourState::Permanent | NeighbourState::Noarp);
+    Some((ip, Known { mac: mac?, permanent }))
+}
+
 /// Returns whether there is nothing of the kind: an entry, a table, or the family.
 fn is_absent(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EOPNOTSUPP | libc::EAFNOSUPPORT))
@@ -266,8 +402,8 @@ fn router(attributes: &[RouteAttribute]) -> Option<IpAddr> {
     })
 }
 
-/// Returns the route in a message, if it goes through this interface to a router.
-fn route(message: RouteNetlinkMessage, interface: u32) -> Option<Route> {
+/// Returns the route in a message, if it goes through this interface.
+fn route(message: RouteNetlinkMessage, interface: u32) -> Option<Route<Option<IpAddr>>> {
     let RouteNetlinkMessage::NewRoute(RouteMessage { header, attributes, .. }) = message else { return None };
     if header.kind != RouteType::Unicast {
         return None;
@@ -287,16 +423,16 @@ fn route(message: RouteNetlinkMessage, interface: u32) -> Option<Route> {
             RouteAttribute::Oif(number) => through = *number == interface,
             RouteAttribute::MultiPath(hops) => {
                 let own = hops.iter().find(|hop| hop.interface_index == interface);
+                through |= own.is_some();
                 via = own.and_then(|hop| router(&hop.attributes));
             }
             _ => {}
         }
     }
-    if through {
-        via = router(&attributes);
+    if !through || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
+        return None;
     }
-    let main = table == u32::from(RouteHeader::RT_TABLE_MAIN);
-    let via = via.filter(|_| main)?;
+    via = via.or_else(|| router(&attributes));
     Some(Route { network, prefix_len: header.destination_prefix_length, priority, via })
 }
 

@@ -10,6 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::linux::Linux;
+use super::ports::steering::{self, MOST_FRAGMENTED, MOST_PORTS, PortMap};
+use super::program::ports::redirect_ports;
 use super::program::{self, KERNEL, Maps, Owned, Settings};
 use super::sharing::{Addresses, address_map};
 use super::{MAX_MTU, MAX_QUEUES, Share, XdpMode, XdpPort, ZeroCopy};
@@ -19,6 +21,7 @@ use crate::sys::interface::Interface;
 use crate::sys::xsk::{OpenError, Queue};
 use tailwater_bpf::sys::map::Map;
 use tailwater_bpf::sys::{self as bpf, Hook};
+use tailwater_host::port_users;
 
 /// Maximum number of attempts to bind or attach while the kernel takes down the previous user of
 /// the queue, for which up to 54 ms were measured.
@@ -32,23 +35,46 @@ pub(super) struct Held {
     /// If Linux goes on using the interface.
     pub(super) settings: Option<Arc<Map<u32, Settings>>>,
     /// If programs are behind its own MAC address.
-    pub(super) addresses: Option<Arc<Addresses>>,
+    pub(super) theirs: Option<Theirs>,
 }
+
+/// The maps that tell frames of programs behind the interface's own MAC address.
+#[derive(Clone)]
+pub(super) enum Theirs {
+    Addresses(Arc<Addresses>),
+    /// By their ports; with the map of fragments.
+    Ports(Arc<PortMap>, Arc<Fragments>),
+}
+
+/// Datagrams of which the first fragment was for a program.
+pub(super) type Fragments = Map<[u64; 3], u32>;
 
 impl Held {
     fn numbers(&self) -> Maps {
         Maps {
             sockets: self.sockets.as_raw_fd(),
             settings: self.settings.as_ref().map_or(0, |map| map.number()),
-            addresses: self.addresses.as_ref().map_or(0, |map| map.number()),
+            addresses: match &self.theirs {
+                None => 0,
+                Some(Theirs::Addresses(map)) => map.number(),
+                Some(Theirs::Ports(map, _)) => map.number(),
+            },
+            fragments: match &self.theirs {
+                Some(Theirs::Ports(_, fragments)) => fragments.number(),
+                _ => 0,
+            },
         }
     }
 
     /// Returns their descriptors, in this order.
     pub(super) fn files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         let settings = self.settings.as_ref().map(|map| map.as_fd());
-        let addresses = self.addresses.as_ref().map(|map| map.as_fd());
-        [Some(self.sockets.as_fd()), settings, addresses].into_iter().flatten()
+        let theirs = match &self.theirs {
+            None => [None, None],
+            Some(Theirs::Addresses(map)) => [Some(map.as_fd()), None],
+            Some(Theirs::Ports(map, fragments)) => [Some(map.as_fd()), Some(fragments.as_fd())],
+        };
+        [Some(self.sockets.as_fd()), settings].into_iter().chain(theirs).flatten()
     }
 }
 
@@ -89,18 +115,57 @@ impl XdpPort {
     /// Returns the maps of the program, with what belongs to Linux.
     fn maps(&self, count: u32, owned: Option<&Owned>) -> Result<Held, Errno> {
         let sockets = bpf::socket_map(count)?;
-        let Some(owned) = owned else { return Ok(Held { sockets, settings: None, addresses: None }) };
+        let Some(owned) = owned else { return Ok(Held { sockets, settings: None, theirs: None }) };
         let settings = Map::array(1)?;
         settings.set(0, owned.settings())?;
-        let addresses =
-            if self.spec.share == Share::Addresses { Some(Arc::new(address_map()?)) } else { None };
-        Ok(Held { sockets, settings: Some(Arc::new(settings)), addresses })
+        let theirs = match self.spec.share {
+            Share::Nothing | Share::Mac => None,
+            Share::Addresses => Some(Theirs::Addresses(Arc::new(address_map()?))),
+            Share::Ports => {
+                let ports = PortMap::hash(MOST_PORTS)?;
+                // Before the program is attached: they are closed to Linux.
+                for key in steering::recorded(&self.spec.interface).1 {
+                    ports.set(key, 0)?;
+                }
+                Some(Theirs::Ports(Arc::new(ports), Arc::new(Map::recent(MOST_FRAGMENTED)?)))
+            }
+        };
+        Ok(Held { sockets, settings: Some(Arc::new(settings)), theirs })
+    }
+
+    /// Attaches the program of ports until it is taken away, also if this process ends: in the
+    /// place of that of an IOKernel that was killed. Returns a copy of the program.
+    fn attach_for_good(&self, program: &OwnedFd, index: u32, hook: Hook) -> Result<OwnedFd, Errno> {
+        let error = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
+        let mut linux = Linux::new().map_err(error)?;
+        let there = linux.attached_xdp(index).map_err(error)?;
+        let before = steering::recorded(&self.spec.interface).0;
+        let is_own = there.is_some_and(|there| there == before);
+        if there.is_some() && !is_own {
+            return Err(Errno::BUSY);
+        }
+        if is_own {
+            // One in the other mode is in the way.
+            if let Err(Errno::EXIST | Errno::INVAL) =
+                linux.attach_xdp(index, program.as_fd(), hook, true).map_err(error)
+            {
+                let other = if hook == Hook::Driver { Hook::Generic } else { Hook::Driver };
+                linux.detach_xdp(index, other).map_err(error)?;
+                linux.attach_xdp(index, program.as_fd(), hook, false).map_err(error)?;
+            }
+        } else {
+            linux.attach_xdp(index, program.as_fd(), hook, false).map_err(error)?;
+        }
+        program.try_clone().map_err(error)
     }
 
     /// Attaches the program to the first hook that the options and the driver allow; returns the
     /// attachment and the hook.
     fn attach(&self, program: &OwnedFd, index: u32) -> Result<(OwnedFd, Hook), PortError> {
-        let attach = |hook| while_busy(self.busy_tries, || bpf::attach_xdp(program, index, hook));
+        let attach = |hook| match self.spec.share {
+            Share::Ports => self.attach_for_good(program, index, hook),
+            _ => while_busy(self.busy_tries, || bpf::attach_xdp(program, index, hook)),
+        };
         let what = "attach the redirect program";
         match self.spec.mode {
             XdpMode::Native => attach(Hook::Driver).map(|link| (link, Hook::Driver)),
@@ -153,6 +218,7 @@ impl XdpPort {
             Share::Nothing => program::redirect_all(maps.sockets, KERNEL),
             Share::Mac => program::redirect_foreign(maps, KERNEL),
             Share::Addresses => program::redirect_addresses(maps, KERNEL),
+            Share::Ports => redirect_ports(maps, &self.spec.outgoing.range, KERNEL),
         }
     }
 
@@ -164,7 +230,46 @@ impl XdpPort {
         let (mac, ip) = (self.own_mac(interface)?, interface.ip());
         // Only used to tell ARP apart that is for programs with MAC addresses of their own.
         let network = self.spec.gateway.unwrap_or(Ipv4Addr::UNSPECIFIED);
-        Ok(Some(Owned { mac, ip, network, prefix_len }))
+        let ip6 = match self.spec.share {
+            Share::Ports => {
+                let index = interface.index().map_err(|e| self.explain("find the interface", e))?;
+                let found = Linux::new().and_then(|mut linux| linux.global6(index));
+                found.map_err(|e| self.fail(format!("cannot read Linux's addresses (netlink): {e}")))?
+            }
+            _ => None,
+        };
+        Ok(Some(Owned { mac, ip, ip6, network, prefix_len }))
+    }
+
+    /// Checks that programs can share the interface's own addresses by ports.
+    pub(super) fn check_ports(&self, owned: &Owned) -> Result<(), PortError> {
+        let name = &self.spec.interface;
+        let Some(ip) = owned.ip else {
+            return Err(self.fail(format!(
+                "it has no IPv4 address that programs could share; `ip addr add ADDRESS dev {name}`"
+            )));
+        };
+        let mask = u32::MAX.checked_shl(32 - u32::from(owned.prefix_len)).unwrap_or(0);
+        if (ip.to_bits() ^ owned.network.to_bits()) & mask == 0 {
+            return Err(self.fail(format!(
+                "its address {ip} is in the network of the programs, which has to be another one with share=ports: set network and gateway="
+            )));
+        }
+        let range = &self.spec.outgoing.range;
+        let users: Vec<String> =
+            ["tcp", "udp"].iter().flat_map(|transport| port_users(transport, range)).collect();
+        if let Some(first) = users.first() {
+            let more = match users.len() {
+                1 => String::new(),
+                many => format!(", and {} more", many - 1),
+            };
+            return Err(self.fail(format!(
+                "Linux uses ports of the range {}-{}: {first}{more}; end these, or choose another range=",
+                range.start(),
+                range.end()
+            )));
+        }
+        Ok(())
     }
 
     /// Returns in words how programs behind the interface's own MAC address reach other networks.
@@ -205,6 +310,12 @@ impl XdpPort {
         }
         let there = interface.receive_queues();
         let queues = self.spec.queues.unwrap_or(there).min(MAX_QUEUES);
+        if self.spec.share == Share::Ports && there > MAX_QUEUES {
+            return Err(self.fail(format!(
+                "it has {there} receive queues, and share=ports needs a socket on each, {MAX_QUEUES} at most; \
+                 `ethtool -L {name} combined {MAX_QUEUES}`"
+            )));
+        }
         if queues > there {
             return Err(self.fail(format!("it has {there} receive queues, not {queues}")));
         }

@@ -4,13 +4,15 @@
 //! Owns the sockets (one per receive queue), the program that redirects frames to them (module
 //! `program`), its maps and attachment, and which frames the interface accepts. All are
 //! descriptors: they end with the port, or with the process however it dies, and nothing stays
-//! behind on the interface. No service manager keeps them ([`Port::devices_last`]). In a takeover
-//! the other process goes on with them (module `handover`). If the interface goes away and comes
-//! back, they are made anew (module `follow`).
+//! behind on the interface, unless programs share Linux's addresses: module `ports`. No service
+//! manager keeps them ([`Port::devices_last`]). In a takeover the other process goes on with them
+//! (module `handover`). If the interface goes away and comes back, they are made anew (module
+//! `follow`).
 //!
-//! Linux may go on using the interface, by its MAC address or by its IP addresses. In the second
-//! case programs are behind the same MAC address: module `addresses` translates each frame, and
-//! says who is who. Module `sharing` keeps up with what Linux has, which module `linux` reads.
+//! Linux may go on using the interface, by its MAC address, by its IP addresses or by ports. In the
+//! last two cases programs are behind the same MAC address: modules `addresses` and `ports`
+//! translate each frame, and say who is who. Module `sharing` keeps up with what Linux has, which
+//! module `linux` reads.
 //!
 //! The fastest mode is tried first; the log and the statistics show the one in use:
 //!
@@ -25,16 +27,19 @@
 //! Frames are up to one memory chunk long: MTUs above [`MAX_MTU`] are refused.
 
 mod addresses;
+mod behind;
 mod follow;
 mod handover;
+mod latest;
 mod linux;
 mod make;
+mod ports;
 pub(crate) mod program;
 mod sharing;
 mod spec;
 
 pub(crate) use follow::Follower;
-pub use spec::{MAX_QUEUES, Share, XdpMode, XdpSpec, ZeroCopy};
+pub use spec::{MAX_QUEUES, Outgoing, Share, XdpMode, XdpSpec, ZeroCopy};
 
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -50,12 +55,16 @@ use super::{Account, Attachment, Context, Inject, Port, PortError, PortInterface
 use crate::frame::{ETHERNET_HEADER, MacAddr};
 use crate::sys::interface::{Accepts, Interface, accept};
 use crate::sys::xsk::{self, HEADROOM, OpenError, Queue};
-use addresses::{Counts, Gateway, Latest, Outward, Translation};
+use addresses::{Counts, Gateway, Outward};
+use behind::Behind;
 use follow::Exchange;
 use handover::Handed;
-use make::{BUSY_TRIES, Held};
+use latest::Latest;
+use make::{BUSY_TRIES, Held, Theirs};
+use ports::Wanted;
+use ports::steering::{self, Steering};
 use program::{KERNEL, Maps, Owned};
-use sharing::Sharing;
+use sharing::{Followed, Sharing};
 use tailwater_bpf::sys::{self as bpf, Hook};
 
 /// Maximum length of an IP packet in bytes: a page, less the kernel's headroom and the Ethernet
@@ -87,7 +96,7 @@ pub struct XdpPort {
     /// Of the port of another IOKernel; gone once started.
     inherited: Option<Vec<OwnedFd>>,
     /// If programs are behind the interface's own MAC address; made at the start.
-    translation: Option<Translation>,
+    translation: Option<Behind>,
     /// For the control thread; made at the start.
     sharing: Cell<Option<Sharing>>,
     account: Arc<XdpAccount>,
@@ -149,7 +158,8 @@ impl Account for XdpAccount {
                 "absent": u64::from(self.absent.load(Ordering::Relaxed)),
                 "gateway_answers": load(&self.behind.answered),
                 "no_next_hop": load(&self.behind.no_next_hop),
-                "kept_off_wire": load(&self.behind.kept) })
+                "kept_off_wire": load(&self.behind.kept),
+                "foreign_ports": load(&self.behind.foreign_ports) })
     }
 }
 
@@ -181,7 +191,7 @@ impl XdpPort {
     ///
     /// # Errors
     /// What the interface or this process lacks.
-    pub(super) fn look(&self, mtu: u16, inherits: bool) -> Result<String, PortError> {
+    pub(super) fn look(&self, mtu: u16, prefix_len: u8, inherits: bool) -> Result<String, PortError> {
         let name = &self.spec.interface;
         let interface = Interface::new(name).map_err(|e| self.explain("open a socket", e))?;
         let (index, queues) = self.examine(&interface, mtu)?;
@@ -190,6 +200,21 @@ impl XdpPort {
             Share::Mac => format!(", beside its own MAC address {}", self.own_mac(&interface)?),
             Share::Addresses => {
                 format!(", behind its own MAC address {}, {}", self.own_mac(&interface)?, self.way(index)?)
+            }
+            Share::Ports => {
+                let owned = self.owned(&interface, prefix_len)?;
+                let owned = owned.expect("Linux has the interface");
+                if !inherits {
+                    self.check_ports(&owned)?;
+                }
+                let (range, ip) =
+                    (&self.spec.outgoing.range, owned.ip.map_or_else(String::new, |ip| ip.to_string()));
+                format!(
+                    ", behind its own addresses {} and {ip}, ports from {} to {}",
+                    owned.mac,
+                    range.start(),
+                    range.end()
+                )
             }
         };
         let found = format!("AF_XDP on {name}{behind}, queues: {queues}");
@@ -261,6 +286,10 @@ impl Port for XdpPort {
         let chunk = if longest <= SMALL_CHUNK { SMALL_CHUNK } else { 4096 };
         self.is_veth = interface.is_veth();
         let owned = self.owned(&interface, context.prefix_len)?;
+        if let (Share::Ports, Some(owned), None) = (self.spec.share, &owned, &self.inherited) {
+            self.check_ports(owned)?;
+        }
+        let adopted = self.inherited.is_some();
         self.mac = owned.map(|owned| owned.mac);
         let mut handed = Handed {
             interface: index,
@@ -268,7 +297,7 @@ impl Port for XdpPort {
             queues: count,
             chunk,
             ring: xsk::RING,
-            program: self.code(Maps { sockets: 0, settings: 0, addresses: 0 }),
+            program: self.code(Maps { sockets: 0, settings: 0, addresses: 0, fragments: 0 }),
             network: self.network(owned.as_ref()),
         };
         let made = match self.inherited.take() {
@@ -279,12 +308,25 @@ impl Port for XdpPort {
         let about = document_to_file("tailwater-xdp", &handed)
             .map_err(|e| self.fail(format!("cannot write for a takeover what it uses: {e}")))?;
         let accepts = match self.spec.share {
-            Share::Addresses => Accepts::Groups,
+            Share::Addresses | Share::Ports => Accepts::Groups,
             Share::Nothing | Share::Mac => Accepts::Everything,
         };
         let accepts = accept(index, accepts)
             .map_err(|e| self.explain("choose which frames the interface accepts", e))?;
-        self.share(index, &made.maps, owned, context)?;
+        let program = match self.spec.share {
+            Share::Ports => {
+                bpf::program_number(&made.link).map_err(|e| self.explain("find its program", e))?
+            }
+            _ => 0,
+        };
+        let at = steering::Attachment {
+            port: self.spec.interface.clone(),
+            index,
+            hook: made.hook,
+            program,
+            adopted,
+        };
+        self.share(at, &made.maps, owned, context)?;
         let events = watch(&made.queues).map_err(|e| self.explain("watch its sockets", e))?;
         self.queues = made.queues;
         let facts = Facts {
@@ -318,16 +360,22 @@ impl Port for XdpPort {
         let (mut frames, count) = (0, self.queues.len());
         if let Some(translation) = &mut self.translation {
             frames += translation.poll(switch);
+            for frame in translation.take_ready() {
+                let number = flow(&frame) % count.max(1);
+                let sent = self.queues.get_mut(number).is_some_and(|queue| queue.send(&frame));
+                self.account.send_full.fetch_add(u64::from(!sent), Ordering::Relaxed);
+            }
         }
         for i in 0..count {
             let queue = &mut self.queues[(self.first + i) % count];
-            let (fill, account, translation) = (self.spec.fill_checksums, &self.account, &self.translation);
+            let (fill, account, translation) =
+                (self.spec.fill_checksums, &self.account, &mut self.translation);
             let seen = queue.invalid;
             let taken = queue.receive(budget.saturating_sub(frames), |frame| {
                 if fill && checksum::complete(frame) {
                     account.completed.fetch_add(1, Ordering::Relaxed);
                 }
-                if let Some(translation) = translation
+                if let Some(translation) = translation.as_mut()
                     && !translation.enter(frame, |ip| switch.station(ip))
                 {
                     return;
@@ -380,7 +428,7 @@ impl Port for XdpPort {
     }
 
     fn next_event(&self) -> Option<Cycles> {
-        self.translation.as_ref().is_some_and(Translation::has_answers).then_some(0)
+        self.translation.as_ref().is_some_and(Behind::has_answers).then_some(0)
     }
 
     fn account(&self) -> Option<Arc<dyn Account>> {
@@ -396,7 +444,7 @@ impl XdpPort {
     /// Returns the part of the settings that options determine.
     fn network(&self, owned: Option<&Owned>) -> [u64; 2] {
         match owned.map(Owned::settings) {
-            Some([_, _, network, mask]) if self.spec.share == Share::Mac => [network, mask],
+            Some([_, _, network, mask, ..]) if self.spec.share == Share::Mac => [network, mask],
             _ => [0; 2],
         }
     }
@@ -404,21 +452,46 @@ impl XdpPort {
     /// Has what Linux goes on using followed, and programs behind its MAC address translated.
     fn share(
         &mut self,
-        index: u32,
+        at: steering::Attachment,
         maps: &Held,
         owned: Option<Owned>,
         context: &Context,
     ) -> Result<(), PortError> {
         let Some((settings, owned)) = maps.settings.clone().zip(owned) else { return Ok(()) };
         let gateway = self.spec.gateway.map(|ip| Gateway { ip, ip6: context.ip6_of(ip) });
-        let latest = Arc::new(Latest::default());
-        let behind = maps.addresses.clone().map(|map| (map, gateway, Arc::clone(&latest)));
-        let is_behind = behind.is_some();
-        let sharing = Sharing::new(&self.spec.interface, index, (settings, owned), context.mtu, behind)
-            .map_err(|e| self.fail(format!("cannot read Linux's addresses and routes (netlink): {e}")))?;
-        self.sharing.set(Some(sharing));
         let counts = Arc::clone(&self.account.behind);
-        self.translation = is_behind.then(|| Translation::new(latest, gateway, counts));
+        let unread = |e| self.fail(format!("cannot read Linux's addresses and routes (netlink): {e}"));
+        let index = at.index;
+        let (followed, behind): (Followed, Option<Box<dyn FnOnce() -> Behind>>) =
+            match (&maps.theirs, gateway) {
+                (Some(Theirs::Addresses(map)), _) => {
+                    let latest = Arc::new(Latest::default());
+                    let behind = Arc::clone(&latest);
+                    (
+                        Followed::Addresses(Arc::clone(map), gateway, latest),
+                        Some(Box::new(move || {
+                            Behind::Addresses(addresses::Translation::new(behind, gateway, counts))
+                        })),
+                    )
+                }
+                (Some(Theirs::Ports(map, _)), Some(gateway)) => {
+                    let shared = (Arc::new(Latest::default()), Arc::new(Wanted::default()));
+                    let (map, outgoing) = (Arc::clone(map), &self.spec.outgoing);
+                    let steering = Steering::new(at, outgoing, map, shared.clone(), |ip| context.ip6_of(ip));
+                    (
+                        Followed::Ports(Box::new(steering.map_err(unread)?)),
+                        Some(Box::new(move || {
+                            Behind::Ports(Box::new(ports::Translation::new(shared, gateway, counts)))
+                        })),
+                    )
+                }
+                _ => (Followed::Itself, None),
+            };
+        let sharing = Sharing::new(&self.spec.interface, index, (settings, owned), context.mtu, followed)
+            .map_err(unread)?;
+        self.sharing.set(Some(sharing));
+        // After the first look, whose view it begins with.
+        self.translation = behind.map(|behind| behind());
         Ok(())
     }
 

@@ -298,7 +298,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Returns the packet that an ICMP or ICMPv6 error is about.
-    fn quoted(&self) -> Option<Packet<'a>> {
+    pub(crate) fn quoted(&self) -> Option<Packet<'a>> {
         let quote = self.quote()?;
         let quoted = match self.family {
             Family::V4 => decode_ipv4(quote, Extent::Beginning),

@@ -50,10 +50,11 @@
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_wire::Sum;
 
+use super::latest::Latest;
 use crate::frame::{
     ARP_FRAME, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME, IPV6_FRAME, MacAddr,
 };
@@ -82,11 +83,20 @@ pub(super) struct View {
 }
 
 /// Returns an address as a number of 128 bits, and the index of its family.
-fn bits(ip: IpAddr) -> (u128, usize) {
+pub(super) fn bits(ip: IpAddr) -> (u128, usize) {
     match ip {
         IpAddr::V4(ip) => (ip.to_ipv6_mapped().to_bits(), 0),
         IpAddr::V6(ip) => (ip.to_bits(), 1),
     }
+}
+
+/// Returns a network as its number, which [`bits`] of an address has under this mask, and the index
+/// of its family.
+pub(super) fn masked(network: IpAddr, prefix_len: u8) -> (u128, u128, usize) {
+    let (network, family) = bits(network);
+    let len = u32::from(prefix_len) + if family == 0 { 96 } else { 0 };
+    let mask = u128::MAX.checked_shl(128 - len.min(128)).unwrap_or(0);
+    (network & mask, mask, family)
 }
 
 impl View {
@@ -98,10 +108,8 @@ impl View {
     ) -> Self {
         let mut view = Self { own, hops: [const { Vec::new() }; 2] };
         for (network, prefix_len, station) in networks {
-            let (network, family) = bits(network);
-            let len = u32::from(prefix_len) + if family == 0 { 96 } else { 0 };
-            let mask = u128::MAX.checked_shl(128 - len.min(128)).unwrap_or(0);
-            view.hops[family].push((network & mask, mask, station));
+            let (network, mask, family) = masked(network, prefix_len);
+            view.hops[family].push((network, mask, station));
         }
         // Stable: the first of equals stays first.
         view.hops.iter_mut().for_each(|hops| hops.sort_by_key(|(_, mask, _)| core::cmp::Reverse(*mask)));
@@ -115,35 +123,6 @@ impl View {
     }
 }
 
-/// The latest view, from the control thread to the polling thread.
-#[derive(Debug, Default)]
-pub(super) struct Latest {
-    /// A hint that the view was replaced; the lock orders the rest. Set and cleared under it.
-    changed: AtomicBool,
-    view: Mutex<Arc<View>>,
-}
-
-impl Latest {
-    /// Replaces the view.
-    pub(super) fn set(&self, view: View) {
-        let mut latest = self.view.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        *latest = Arc::new(view);
-        // Relaxed: a hint, see the field.
-        self.changed.store(true, Ordering::Relaxed);
-    }
-
-    /// Returns the view, if it was replaced since the last call and can be had without waiting.
-    fn take(&self) -> Option<Arc<View>> {
-        // Relaxed: a hint, see the field.
-        if !self.changed.load(Ordering::Relaxed) {
-            return None;
-        }
-        let latest = self.view.try_lock().ok()?;
-        self.changed.store(false, Ordering::Relaxed);
-        Some(Arc::clone(&latest))
-    }
-}
-
 /// The gateway of the programs: addresses for which the port answers.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Gateway {
@@ -153,11 +132,11 @@ pub(super) struct Gateway {
 
 impl Gateway {
     /// Returns its MAC address in the network of the programs: no program can have it.
-    fn mac(&self) -> MacAddr {
+    pub(super) fn mac(&self) -> MacAddr {
         MacAddr::derived(self.ip)
     }
 
-    fn has(&self, ip: IpAddr) -> bool {
+    pub(super) fn has(&self, ip: IpAddr) -> bool {
         match ip {
             IpAddr::V4(ip) => ip == self.ip,
             IpAddr::V6(ip) => Some(ip) == self.ip6,
@@ -175,6 +154,8 @@ pub(super) struct Counts {
     /// Frames that were dropped because nothing of them may be seen on the wire: other protocols,
     /// and frames to the interface's own MAC address.
     pub(super) kept: AtomicU64,
+    /// Frames that were dropped because the port that they come from is not the program's.
+    pub(super) foreign_ports: AtomicU64,
 }
 
 /// What happens to a frame of a program.
@@ -190,7 +171,7 @@ pub(super) enum Outward {
 /// See the module documentation.
 #[derive(Debug)]
 pub(super) struct Translation {
-    latest: Arc<Latest>,
+    latest: Arc<Latest<View>>,
     view: Arc<View>,
     gateway: Option<Gateway>,
     /// Answers for the gateway that wait for the next poll, by the station that asked and the
@@ -200,7 +181,7 @@ pub(super) struct Translation {
 }
 
 impl Translation {
-    pub(super) fn new(latest: Arc<Latest>, gateway: Option<Gateway>, counts: Arc<Counts>) -> Self {
+    pub(super) fn new(latest: Arc<Latest<View>>, gateway: Option<Gateway>, counts: Arc<Counts>) -> Self {
         let view = latest.take().unwrap_or_default();
         Self { latest, view, gateway, answers: BTreeMap::new(), counts }
     }
@@ -290,7 +271,7 @@ fn address6(frame: &[u8], at: usize) -> Option<IpAddr> {
 }
 
 /// Returns the destination of an IP packet, and the target of ARP.
-fn destination(frame: &[u8], ethertype: u16) -> Option<IpAddr> {
+pub(super) fn destination(frame: &[u8], ethertype: u16) -> Option<IpAddr> {
     match ethertype {
         ETHERTYPE_IPV4 => address4(frame, IPV4_FRAME - 4),
         ETHERTYPE_IPV6 => address6(frame, IPV6_FRAME - 16),
@@ -300,7 +281,7 @@ fn destination(frame: &[u8], ethertype: u16) -> Option<IpAddr> {
 }
 
 /// Returns whether a frame may ask for a station: few are looked at more closely.
-fn asks(frame: &[u8], ethertype: u16) -> bool {
+pub(super) fn asks(frame: &[u8], ethertype: u16) -> bool {
     match ethertype {
         ETHERTYPE_ARP => true,
         ETHERTYPE_IPV6 => {

@@ -1,9 +1,9 @@
 //! The eBPF programs, as instructions, that redirect frames of an interface to AF_XDP sockets.
 //!
-//! Owns three programs, put together by [`tailwater_bpf::assembler`] when a port starts; makes no
+//! Owns the programs, put together by [`tailwater_bpf::assembler`] when a port starts; makes no
 //! system call.
 //!
-//! [`redirect_all`] redirects every frame to the socket of the queue it arrived on. The other two
+//! [`redirect_all`] redirects every frame to the socket of the queue it arrived on. The others
 //! leave Linux its own frames, for interfaces that Linux uses too. [`redirect_foreign`] is for
 //! programs with MAC addresses of their own:
 //!
@@ -24,9 +24,13 @@
 //! | neighbour solicitation to a group, for an address in the map | the IOKernel |
 //! | all others: other addresses, other MAC addresses, other groups, VLAN tags | Linux |
 //!
+//! Module [`ports`] has the one for programs that share its IP addresses, too.
+//!
 //! A frame cannot go to both. A queue without a socket, and a frame too short to be read, go to
 //! Linux. What may change while a program is attached is in maps and not in its instructions: the
 //! interface's own addresses in the map of [`Settings`], those of programs in the map of addresses.
+
+pub(crate) mod ports;
 
 use rustix::fd::RawFd;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -44,6 +48,8 @@ use tailwater_bpf::assembler::{
 
 /// The verdict that passes a frame to Linux (linux/bpf.h, `XDP_PASS`).
 pub(crate) const PASS: u32 = 2;
+/// The verdict that drops a frame (`XDP_DROP`).
+const DROP: u32 = 1;
 /// The verdict that follows a redirection (`XDP_REDIRECT`).
 #[cfg(test)]
 pub(crate) const REDIRECT: u32 = 4;
@@ -97,8 +103,11 @@ pub(crate) struct Maps {
     pub(crate) sockets: RawFd,
     /// [`Settings`] at key 0.
     pub(crate) settings: RawFd,
-    /// Has an entry for each [`key`] of an address of a program.
+    /// Has an entry for each [`key`] of an address of a program, or for each
+    /// [key](ports::port_key) of a port at which one listens.
     pub(crate) addresses: RawFd,
+    /// Has an entry for each datagram of which the first fragment was for a program.
+    pub(crate) fragments: RawFd,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,11 +120,27 @@ enum Label {
     Mapped,
     Whole,
     Lookup,
+    Ipv6,
+    Upper,
+    Transport,
+    Ported,
+    Port,
+    Listening,
+    Theirs,
+    Later,
+    Error4,
+    Quote4,
+    Error6,
+    Quote6,
+    /// Of the extension header of this number: it is a fragment header, it has options, the next.
+    Fragment(u8),
+    Options(u8),
+    Next(u8),
 }
 
 /// What belongs to Linux on an interface that is shared with it, as the programs read it: each part
 /// as its bytes on the wire, in the first bytes of an integer.
-pub(crate) type Settings = [u64; 4];
+pub(crate) type Settings = [u64; 6];
 
 /// What [`Settings`] are made from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,6 +148,8 @@ pub(crate) struct Owned {
     pub(crate) mac: MacAddr,
     /// Linux's address on the interface, if it has one.
     pub(crate) ip: Option<Ipv4Addr>,
+    /// Linux's IPv6 address there, if programs share it.
+    pub(crate) ip6: Option<Ipv6Addr>,
     /// An address of the runtimes' network.
     pub(crate) network: Ipv4Addr,
     pub(crate) prefix_len: u8,
@@ -133,13 +160,15 @@ const OWN_MAC: i16 = 0;
 const OWN_IP: i16 = 8;
 const NETWORK: i16 = 16;
 const MASK: i16 = 24;
+const OWN_IP6: i16 = 32;
 
 impl Owned {
     pub(crate) fn settings(&self) -> Settings {
         let mask = u32::MAX.checked_shl(32 - u32::from(self.prefix_len)).unwrap_or(0);
         let wire = |bits: u32| u64::from(u32::from_le_bytes(bits.to_be_bytes()));
         let ip = self.ip.map_or(0, Ipv4Addr::to_bits);
-        [self.mac.key(), wire(ip), wire(self.network.to_bits() & mask), wire(mask)]
+        let [low, high] = self.ip6.map_or([0; 2], |ip6| key(ip6.into()));
+        [self.mac.key(), wire(ip), wire(self.network.to_bits() & mask), wire(mask), low, high]
     }
 }
 
@@ -160,18 +189,24 @@ pub(crate) fn address([low, high]: [u64; 2]) -> IpAddr {
 }
 
 /// Ends a program with the redirection, through the context in register 6.
-fn redirect(asm: &mut Assembler<Label>, map: RawFd, layout: ContextLayout) {
+/// `otherwise` is the verdict if the queue has no socket.
+fn redirect(asm: &mut Assembler<Label>, map: RawFd, otherwise: u32, layout: ContextLayout) {
     asm.put(LOAD_U32, 2, 6, layout.queue, 0);
     asm.map(1, map);
-    asm.put(MOVE_IMMEDIATE, 3, 0, 0, PASS);
+    asm.put(MOVE_IMMEDIATE, 3, 0, 0, otherwise);
     asm.put(CALL, 0, 0, 0, REDIRECT_MAP);
     asm.put(EXIT, 0, 0, 0, 0);
 }
 
 /// Ends a program with both verdicts, at their labels.
 fn end(asm: &mut Assembler<Label>, maps: Maps, layout: ContextLayout) {
+    end_with(asm, maps, PASS, layout);
+}
+
+/// As [`end`], with this verdict for a frame of a queue without a socket.
+fn end_with(asm: &mut Assembler<Label>, maps: Maps, otherwise: u32, layout: ContextLayout) {
     asm.place(Label::Redirect);
-    redirect(asm, maps.sockets, layout);
+    redirect(asm, maps.sockets, otherwise, layout);
     asm.place(Label::Pass);
     asm.put(MOVE_IMMEDIATE, 0, 0, 0, PASS);
     asm.put(EXIT, 0, 0, 0, 0);
@@ -227,7 +262,7 @@ const fn loaded(ethertype: u16) -> u32 {
 pub(crate) fn redirect_all(map: RawFd, layout: ContextLayout) -> Vec<u64> {
     let mut asm = Assembler::new();
     asm.put(MOVE, 6, 1, 0, 0);
-    redirect(&mut asm, map, layout);
+    redirect(&mut asm, map, PASS, layout);
     asm.finish()
 }
 

@@ -13,17 +13,19 @@ use tailwater_bpf::sys::map::Map;
 use tailwater_testkit::machine::integer_at;
 
 /// The context of the virtual machine differs: its addresses have 64 bits.
-const MACHINE: ContextLayout = ContextLayout { data: 0, data_end: 8, queue: 16, load_address: LOAD_U64 };
+pub(super) const MACHINE: ContextLayout =
+    ContextLayout { data: 0, data_end: 8, queue: 16, load_address: LOAD_U64 };
 
-const OWN: Owned = Owned {
+pub(super) const OWN: Owned = Owned {
     mac: MacAddr([0x82, 0xfe, 1, 2, 3, 0xf4]),
     ip: Some(Ipv4Addr::new(10, 77, 0, 1)),
+    ip6: Some(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)),
     network: Ipv4Addr::new(10, 77, 0, 0),
     prefix_len: 16,
 };
 
 /// Numbers of the maps in the virtual machine.
-const MAPS: Maps = Maps { sockets: 42, settings: 43, addresses: 44 };
+pub(super) const MAPS: Maps = Maps { sockets: 42, settings: 43, addresses: 44, fragments: 45 };
 
 /// Addresses of programs.
 const THEIRS: [IpAddr; 3] = [
@@ -64,7 +66,7 @@ fn expected_by_address(frame: &[u8]) -> u32 {
     if target.is_some_and(|target| THEIRS.contains(&target)) { REDIRECT } else { PASS }
 }
 
-static SETTINGS_THERE: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+static SETTINGS_THERE: [AtomicU64; 6] = [const { AtomicU64::new(0) }; 6];
 
 /// Returns the address of a value of the virtual machine, or 0.
 fn look_up(map: u64, at: u64, _: u64, _: u64, _: u64) -> u64 {
@@ -77,9 +79,33 @@ fn look_up(map: u64, at: u64, _: u64, _: u64, _: u64) -> u64 {
         {
             address
         }
-        44 => 0,
+        // Of ports.rs: a port at which a program listens, and a datagram that was begun.
+        46 if [(6, 6_379), (17, 53)]
+            .map(|(protocol, port)| ports::port_key(protocol, port))
+            .contains(&u32::from_le_bytes(integer_at(at))) =>
+        {
+            address
+        }
+        47 if BEGUN.load(std::sync::atomic::Ordering::Relaxed) == fragment_at(at) => address,
+        44 | 46 | 47 => 0,
         other => panic!("map {other}"),
     }
+}
+
+/// The datagram of which a first fragment was seen, as a sum of the key's words.
+pub(super) static BEGUN: AtomicU64 = AtomicU64::new(0);
+
+fn fragment_at(at: u64) -> u64 {
+    [0, 8, 16].into_iter().fold(1, |sum: u64, word| {
+        sum.wrapping_mul(31).wrapping_add(u64::from_le_bytes(integer_at(at + word)))
+    })
+}
+
+/// `bpf_map_update_elem` of the map of fragments.
+fn update(map: u64, at: u64, _: u64, _: u64, _: u64) -> u64 {
+    assert_eq!(map, 47);
+    BEGUN.store(fragment_at(at), std::sync::atomic::Ordering::Relaxed);
+    0
 }
 
 /// `bpf_redirect_map` as in the kernel, for a map with sockets for queues 0 to 3.
@@ -88,11 +114,12 @@ fn redirect_map(map: u64, queue: u64, otherwise: u64, _: u64, _: u64) -> u64 {
     if queue < 4 { REDIRECT.into() } else { otherwise }
 }
 
-fn run_here(code: &[u64], frame: &[u8], queue: u32) -> u32 {
+pub(super) fn run_here(code: &[u64], frame: &[u8], queue: u32) -> u32 {
     let bytes: Vec<u8> = code.iter().flat_map(|instruction| instruction.to_le_bytes()).collect();
     let mut machine = rbpf::EbpfVmMbuff::new(Some(&bytes)).expect("the program is well formed");
     machine.register_helper(REDIRECT_MAP, redirect_map).unwrap();
     machine.register_helper(LOOKUP, look_up).unwrap();
+    machine.register_helper(ports::UPDATE, update).unwrap();
     for (word, value) in SETTINGS_THERE.iter().zip(OWN.settings()) {
         word.store(value, std::sync::atomic::Ordering::Relaxed);
     }
@@ -240,8 +267,8 @@ fn a_key_is_the_address_as_it_is_on_the_wire() {
 
 #[test]
 fn without_an_address_of_linuxs_no_address_of_the_network_is_its_own() {
-    let [mac, ip, network, mask] = OWN.settings();
-    assert_eq!(Owned { ip: None, ..OWN }.settings(), [mac, 0, network, mask]);
+    let [mac, ip, network, mask, ..] = OWN.settings();
+    assert_eq!(Owned { ip: None, ip6: None, ..OWN }.settings(), [mac, 0, network, mask, 0, 0]);
     assert_eq!(ip.to_le_bytes()[..4], [10, 77, 0, 1]);
     assert_eq!((network.to_le_bytes()[..4].to_vec(), mask), (vec![10, 77, 0, 0], 0xffff));
 }
@@ -297,7 +324,7 @@ impl There {
 
     fn numbers(&self) -> Maps {
         let (settings, addresses) = (self.settings.number(), self.addresses.number());
-        Maps { sockets: self.sockets.as_raw_fd(), settings, addresses }
+        Maps { sockets: self.sockets.as_raw_fd(), settings, addresses, fragments: 0 }
     }
 }
 

@@ -36,8 +36,10 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailwater_bpf::sys::map::Map;
 
-use super::addresses::{Gateway, Latest, View};
+use super::addresses::{Gateway, View};
+use super::latest::Latest;
 use super::linux::{Linux, Route};
+use super::ports::steering::Steering;
 use super::program::{self, Owned, Settings};
 use crate::frame::MacAddr;
 use crate::switch::{KEPT_S, MOST_KEPT};
@@ -82,11 +84,24 @@ pub(crate) struct Sharing {
     mtu: u16,
     carries: u32,
     programs: Option<Programs>,
+    /// If programs share these addresses, too.
+    steering: Option<Box<Steering>>,
+    /// A failure was logged.
+    failed: bool,
     next: Option<Instant>,
     looked: Option<Instant>,
 }
 
-/// What is followed beside the interface's own addresses if programs are behind these.
+/// What is followed beside the interface's own addresses.
+pub(super) enum Followed {
+    Itself,
+    /// Programs with IP addresses of their own behind its MAC address.
+    Addresses(Arc<Addresses>, Option<Gateway>, Arc<Latest<View>>),
+    /// Programs that share its IP addresses.
+    Ports(Box<Steering>),
+}
+
+/// What is followed beside the interface's own addresses if programs are behind its MAC address.
 #[derive(Debug)]
 struct Programs {
     map: Arc<Addresses>,
@@ -99,10 +114,9 @@ struct Programs {
     stations: HashMap<IpAddr, MacAddr>,
     gateway: Option<Gateway>,
     linux: Linux,
-    latest: Arc<Latest>,
+    latest: Arc<Latest<View>>,
     view: View,
-    /// A failure was logged, and that the map is full.
-    failed: bool,
+    /// It was logged that the map is full.
     full: bool,
     /// No program may have these: Linux's addresses and next hops.
     taken: HashSet<IpAddr>,
@@ -110,8 +124,7 @@ struct Programs {
 }
 
 impl Sharing {
-    /// Returns one for an interface that is attached, and looks for the first time. `behind`: what
-    /// it needs if programs are behind the interface's own addresses.
+    /// Returns one for an interface that is attached, and looks for the first time.
     ///
     /// # Errors
     /// If Linux does not answer, or a map cannot be written.
@@ -120,10 +133,13 @@ impl Sharing {
         index: u32,
         (settings, owned): (Arc<Map<u32, Settings>>, Owned),
         mtu: u16,
-        behind: Option<(Arc<Addresses>, Option<Gateway>, Arc<Latest>)>,
+        followed: Followed,
     ) -> io::Result<Self> {
-        let programs =
-            behind.map(|(map, gateway, latest)| Programs::new(map, gateway, latest)).transpose()?;
+        let (programs, steering) = match followed {
+            Followed::Itself => (None, None),
+            Followed::Addresses(map, gateway, latest) => (Some(Programs::new(map, gateway, latest)?), None),
+            Followed::Ports(steering) => (None, Some(steering)),
+        };
         let interface = Interface::new(port)?;
         let mut this = Self {
             port: port.to_owned(),
@@ -134,17 +150,41 @@ impl Sharing {
             owned,
             mtu,
             programs,
+            steering,
+            failed: false,
             next: None,
             looked: None,
         };
         this.settings.set(0, this.owned.settings())?;
         let now = Instant::now();
-        if let Some(programs) = &mut this.programs {
-            programs.look(&this.port, index, this.owned.mac, now)?;
-            programs.use_hops(index);
-        }
+        this.look(now)?;
+        this.use_hops();
         this.looked = Some(now);
         Ok(this)
+    }
+
+    /// Reads what Linux has for programs, and puts changes into effect.
+    fn look(&mut self, now: Instant) -> io::Result<()> {
+        if let Some(programs) = &mut self.programs {
+            programs.look(&self.port, self.index, self.owned.mac, now)?;
+        }
+        let Owned { mac, ip, ip6, .. } = self.owned;
+        self.steering.as_mut().map_or(Ok(()), |steering| steering.look((mac, ip, ip6), now))
+    }
+
+    /// Makes Linux find and check the stations of next hops.
+    fn use_hops(&mut self) {
+        if let Some(programs) = &mut self.programs {
+            programs.use_hops(self.index);
+        }
+        if let Some(steering) = &mut self.steering {
+            steering.use_hops();
+        }
+    }
+
+    /// Returns who has which port, if programs share the interface's own addresses.
+    pub(super) fn steering(&mut self) -> Option<&mut Steering> {
+        self.steering.as_deref_mut()
     }
 
     /// Enters the addresses of the programs that are registered, and keeps those of others for a
@@ -154,6 +194,12 @@ impl Sharing {
         if let Some(own) = &mut self.programs {
             own.set(programs, Instant::now());
             own.enter(port);
+        } else if let Some(steering) = &mut self.steering {
+            let ips = programs.into_iter().filter_map(|ip| match ip {
+                IpAddr::V4(ip) => Some(ip),
+                IpAddr::V6(_) => None,
+            });
+            steering.set_programs(&ips.collect());
         }
     }
 
@@ -163,7 +209,10 @@ impl Sharing {
     }
 
     /// Returns the addresses of the programs, for the next attachment.
-    pub(super) fn into_programs(self) -> KnownPrograms {
+    pub(super) fn into_programs(mut self) -> KnownPrograms {
+        if let Some(steering) = &mut self.steering {
+            steering.detach();
+        }
         self.programs.map(|programs| programs.theirs).unwrap_or_default()
     }
 
@@ -179,7 +228,10 @@ impl Sharing {
     pub(crate) fn follow(&mut self, now: Instant) {
         let early = self.looked.is_some_and(|at| now.saturating_duration_since(at) < LEAST_PAUSE);
         let due = self.next.is_none_or(|next| now >= next);
-        let news = || self.programs.as_ref().is_some_and(|programs| programs.linux.has_news());
+        let news = || {
+            self.programs.as_ref().is_some_and(|programs| programs.linux.has_news())
+                || self.steering.as_ref().is_some_and(|steering| steering.has_news())
+        };
         if early || !(due || news()) {
             return;
         }
@@ -188,13 +240,12 @@ impl Sharing {
             self.next = Some(now + PAUSE);
         }
         self.follow_own();
-        let Some(programs) = &mut self.programs else { return };
         if due {
-            programs.use_hops(self.index);
+            self.use_hops();
         }
-        match programs.look(&self.port, self.index, self.owned.mac, now) {
-            Ok(()) => programs.failed = false,
-            Err(error) if !core::mem::replace(&mut programs.failed, true) => {
+        match self.look(now) {
+            Ok(()) => self.failed = false,
+            Err(error) if !core::mem::replace(&mut self.failed, true) => {
                 tracing::warn!(port = self.port, %error, "cannot read Linux's addresses and routes; the last known ones stay in effect");
             }
             Err(_) => {}
@@ -220,7 +271,8 @@ impl Sharing {
             );
         }
         let Ok(mac) = mac else { return };
-        let owned = Owned { mac, ip, ..self.owned };
+        let ip6 = self.steering.as_mut().and_then(|steering| steering.own_ip6());
+        let owned = Owned { mac, ip, ip6, ..self.owned };
         if owned == self.owned || self.settings.set(0, owned.settings()).is_err() {
             return;
         }
@@ -231,13 +283,16 @@ impl Sharing {
 
     /// Returns the addresses that no program may have, if they have changed since the last call.
     pub(crate) fn take_taken(&mut self) -> Option<HashSet<IpAddr>> {
+        if let Some(steering) = &mut self.steering {
+            return steering.take_taken();
+        }
         let programs = self.programs.as_mut()?;
         core::mem::take(&mut programs.taken_changed).then(|| programs.taken.clone())
     }
 }
 
 impl Programs {
-    fn new(map: Arc<Addresses>, gateway: Option<Gateway>, latest: Arc<Latest>) -> io::Result<Self> {
+    fn new(map: Arc<Addresses>, gateway: Option<Gateway>, latest: Arc<Latest<View>>) -> io::Result<Self> {
         // Those of an IOKernel that ran before.
         let before = map.entries(MOST_ADDRESSES as usize)?;
         let entered: HashSet<IpAddr> = before.into_iter().map(|(key, _)| program::address(key)).collect();
@@ -252,7 +307,6 @@ impl Programs {
             linux: Linux::new()?,
             latest,
             view: View::default(),
-            failed: false,
             full: false,
             taken: HashSet::new(),
             // What an earlier attachment has told is out of date, also if there is nothing now.
@@ -349,15 +403,7 @@ impl Programs {
     /// Makes Linux find and check the stations of next hops.
     fn use_hops(&mut self, index: u32) {
         let hops: Vec<IpAddr> = self.taken.iter().copied().filter(|ip| !self.hosts.contains(ip)).collect();
-        for ip in hops {
-            // An entry that an administrator has made would lose that state.
-            let permanent =
-                self.linux.neighbour(index, ip).is_ok_and(|known| known.is_some_and(|known| known.permanent));
-            if !permanent {
-                // What Linux lacks for this, such as an address, is found at the next look.
-                let _ = self.linux.use_neighbour(index, ip);
-            }
-        }
+        hops.into_iter().for_each(|ip| self.linux.use_unless_permanent(index, ip));
     }
 }
 

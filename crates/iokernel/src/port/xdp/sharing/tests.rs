@@ -59,8 +59,8 @@ fn scene() -> Option<(Sharing, Arc<Addresses>, [Namespace; 2])> {
     let sharing = here.inside(|| {
         let interface = Interface::new("here0").unwrap();
         let (index, mac) = (interface.index().unwrap(), interface.mac().unwrap());
-        let owned = Owned { mac, ip: None, network: Ipv4Addr::UNSPECIFIED, prefix_len: 16 };
-        let behind = Some((Arc::clone(&addresses), Some(GATEWAY), Arc::new(Latest::default())));
+        let owned = Owned { mac, ip: None, ip6: None, network: Ipv4Addr::UNSPECIFIED, prefix_len: 16 };
+        let behind = Followed::Addresses(Arc::clone(&addresses), Some(GATEWAY), Arc::new(Latest::default()));
         Sharing::new("here0", index, (settings, owned), 1500, behind).expect("Linux answers")
     });
     Some((sharing, addresses, namespaces))

@@ -1,0 +1,64 @@
+//! Ports of programs that share the addresses of Linux.
+//!
+//! Owns who may have which: as on Linux, the first ports are root's. Which ports are free is known
+//! where they are held, at the [port](crate::port) that shares the addresses.
+
+use std::fs;
+use tailwater_shm::Version;
+use tailwater_shm::control::{MAX_LISTEN, Register};
+
+use super::Control;
+use super::directory::{Place, Refusal};
+use crate::authority::User;
+
+/// First minor version of the protocol whose programs keep to a range of ports.
+const PORTS_MINOR: u16 = 4;
+/// First port that is every user's, unless set otherwise (ip-sysctl, `ip_unprivileged_port_start`).
+const FIRST_UNPRIVILEGED: u16 = 1_024;
+
+impl Control {
+    /// Gives a program its ports; returns those for its own connections, or `None` if all ports are
+    /// each program's own.
+    pub(super) fn claim_ports(
+        &mut self,
+        user: &User,
+        wish: &Register,
+        place: &Place,
+    ) -> Result<Option<(u16, u16)>, Refusal> {
+        if wish.listen.len() > MAX_LISTEN {
+            let why =
+                format!("{} ports to listen at are too many; {MAX_LISTEN} are allowed", wish.listen.len());
+            return Err(Refusal::Ports(why));
+        }
+        let mut outgoing = None;
+        for interface in &mut self.parts.interfaces {
+            let claimed = interface.claim((place.ip, place.ip6), &wish.listen).map_err(Refusal::Ports)?;
+            outgoing = outgoing.or(claimed);
+        }
+        if outgoing.is_some() {
+            check_privilege(user, wish)?;
+        }
+        if outgoing.is_some() && Version(wish.version).minor() < PORTS_MINOR {
+            return Err(Refusal::Ports(
+                "programs share the addresses of Linux here, which this one was built too early for; build it anew".to_owned(),
+            ));
+        }
+        Ok(outgoing)
+    }
+}
+
+/// Checks that a user may listen at these ports.
+fn check_privilege(user: &User, wish: &Register) -> Result<(), Refusal> {
+    if user.privileged {
+        return Ok(());
+    }
+    let setting = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    let first = setting.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(FIRST_UNPRIVILEGED);
+    match wish.listen.iter().find(|listen| listen.port < first) {
+        Some(listen) => Err(Refusal::Ports(format!(
+            "user {} may not listen at {listen}: ports below {first} are root's (net.ipv4.ip_unprivileged_port_start)",
+            user.uid
+        ))),
+        None => Ok(()),
+    }
+}

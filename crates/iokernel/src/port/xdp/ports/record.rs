@@ -1,0 +1,87 @@
+//! What the next IOKernel on an interface has to know if this one is killed.
+//!
+//! Owns a file in `/run` for each network namespace and interface, which is there while the
+//! redirect program is attached: the number of that program, by which the next IOKernel knows it as
+//! its own, and who had which ports, which stay closed to Linux until these programs are back. It
+//! is replaced as a whole. Numbers of programs are not used again until the machine starts anew,
+//! and `/run` does not outlive that.
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use tailwater_shm::control::Listen;
+
+const FOLDER: &str = "/run";
+
+/// Ports of a program.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(super) struct Ports {
+    pub(super) ip: Ipv4Addr,
+    /// Number of its part of the range.
+    pub(super) part: u16,
+    pub(super) listens: Vec<Listen>,
+}
+
+/// See the module documentation.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
+pub(crate) struct Record {
+    /// Number of the attached program.
+    pub(super) program: u32,
+    pub(super) programs: Vec<Ports>,
+}
+
+impl Record {
+    /// Returns the file for an interface of the calling thread's network namespace.
+    pub(super) fn path(interface: &str) -> io::Result<PathBuf> {
+        let namespace = fs::metadata("/proc/thread-self/ns/net")?.ino();
+        Ok(Path::new(FOLDER).join(format!("tailwater-ports-{namespace}-{interface}")))
+    }
+
+    /// Reads the record of an interface; an empty one if there is none, or none that this user has
+    /// written.
+    pub(super) fn read(path: &Path) -> Self {
+        let own = || {
+            let file = fs::symlink_metadata(path).ok()?;
+            let is_own = file.is_file() && file.uid() == rustix::process::geteuid().as_raw();
+            serde_json::from_slice(&fs::read(path).ok().filter(|_| is_own)?).ok()
+        };
+        own().unwrap_or_default()
+    }
+
+    /// Replaces the record.
+    pub(super) fn write(&self, path: &Path) -> io::Result<()> {
+        let mut next = path.as_os_str().to_owned();
+        next.push(".new");
+        let _ = fs::remove_file(&next);
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create_new(true).mode(0o600).open(&next)?;
+        io::Write::write_all(&mut file, &serde_json::to_vec(self)?)?;
+        fs::rename(&next, path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_and_a_damaged_one_is_none() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tailwater-ports-1-eth0.5");
+        assert_eq!(Record::read(&path), Record::default());
+        let listens = vec!["tcp:6379".parse().unwrap()];
+        let record = Record {
+            program: 7,
+            programs: vec![Ports { ip: Ipv4Addr::new(10, 77, 0, 2), part: 3, listens }],
+        };
+        record.write(&path).unwrap();
+        assert_eq!(Record::read(&path), record);
+        fs::write(&path, "{").unwrap();
+        assert_eq!(Record::read(&path), Record::default());
+    }
+}

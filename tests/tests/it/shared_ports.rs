@@ -1,0 +1,322 @@
+//! Programs behind the IP address of an interface that Linux uses (`--xdp IF,share=ports`): one end
+//! of a veth pair; another host has the other end.
+//!
+//! Needs CAP_SYS_ADMIN, CAP_NET_ADMIN and CAP_BPF; without them the tests are skipped with a
+//! message.
+
+use rustix::process::Signal;
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::path::PathBuf;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tailwater_iokernel::port::xdp;
+use tailwater_testkit::namespace::Namespace;
+use tailwater_testkit::{
+    PATIENCE, Program, binary, cpu_numbers, eventually, has_two_cpus, socket_name, text, until,
+};
+use tailwater_tests::{Role, StopOnDrop, turn, wait_for_predecessor};
+
+use crate::takeover_xdp::maps_bound_sockets;
+
+/// The address that Linux and programs share, and the other one it gets later.
+const SHARED: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
+const LATER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 77);
+const SHARED6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
+/// The other host.
+const HOST: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 9);
+const HOST6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9);
+const WORDS: &str = "here0,share=ports,fill-checksums,gateway=10.77.0.1";
+/// How often the IOKernel is killed; more by `SHARED_PORTS_KILLS`.
+const KILLS: u32 = 3;
+
+/// The interface and its IOKernel; takes away what a killed one has left in `/run`.
+struct Scene {
+    here: Namespace,
+    there: Namespace,
+    socket: String,
+    records: Vec<PathBuf>,
+    has_ipv6: bool,
+}
+
+impl Drop for Scene {
+    fn drop(&mut self) {
+        for record in &self.records {
+            // Most are gone with the IOKernel.
+            let _ = fs::remove_file(record);
+        }
+    }
+}
+
+impl Scene {
+    /// Returns a scene of this name; `None`, with the reason printed, if it cannot be made.
+    fn new(name: &str) -> Option<Self> {
+        if !has_two_cpus() {
+            return None;
+        }
+        let made = xdp::probe().and_then(|_| Ok([Namespace::new()?, Namespace::new()?]));
+        let [here, there] = made.inspect_err(|why| eprintln!("skipped: {why}")).ok()?;
+        here.join("here0", &there, "there0", 1);
+        here.ip(&["addr", "add", "192.0.2.1/24", "dev", "here0"]);
+        there.ip(&["addr", "add", "192.0.2.9/24", "dev", "there0"]);
+        let has_ipv6 = here.inside(|| {
+            fs::read_to_string("/proc/thread-self/net/if_inet6").is_ok_and(|addresses| !addresses.is_empty())
+        });
+        if has_ipv6 {
+            here.ip(&["addr", "add", "2001:db8::1/64", "dev", "here0", "nodad"]);
+            there.ip(&["addr", "add", "2001:db8::9/64", "dev", "there0", "nodad"]);
+        } else {
+            eprintln!("skipped: what needs IPv6, which this kernel has not or has turned off");
+        }
+        let namespace = here.inside(|| fs::read_link("/proc/thread-self/ns/net")).expect("a namespace");
+        let namespace = namespace.to_string_lossy().trim_matches(|c: char| !c.is_ascii_digit()).to_owned();
+        let records = ["tailwater-ports-", "tailwater-reserved-ports-"];
+        let suffixes = ["-here0", "", ".lock"];
+        let records = records.iter().flat_map(|prefix| {
+            suffixes.map(|suffix| PathBuf::from(format!("/run/{prefix}{namespace}{suffix}")))
+        });
+        Some(Self { here, there, socket: socket_name(name), records: records.collect(), has_ipv6 })
+    }
+
+    fn iokernel(&self, words: &str, more: &[&str]) -> Program {
+        let mut program = self.start(words, more);
+        program.error_line_with(" ready ");
+        program
+    }
+
+    fn start(&self, words: &str, more: &[&str]) -> Program {
+        let core = cpu_numbers().last().expect("this process runs somewhere").to_string();
+        let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/busy.toml");
+        let mut command = Command::new(binary("tailwater-cli", "tailwater"));
+        command.args(["iokernel", "--share-cores", "--managed-cores", &core, "--socket", &self.socket]);
+        command.args(["--config", settings, "--xdp", words]).args(more);
+        self.here.inside(|| Program::start(&mut command))
+    }
+
+    /// Starts a program that listens at these ports.
+    fn program(&self, role: &str, name: &str, listen: &str) -> Role {
+        let variables = [("TAILWATER_LISTEN", listen), ("TAILWATER_IOKERNEL_WAIT_MS", "0")];
+        self.here.inside(|| Role::start(&self.socket, role, name, &variables))
+    }
+
+    /// Starts a program that is to be refused, and returns why.
+    fn refused(&self, listen: &str) -> String {
+        let mut command = Command::new(binary("tailwater-cli", "tailwater"));
+        command.args(["run", "--iokernel", &self.socket, "--listen", listen, "--"]);
+        command.arg(binary("tailwater-tests", "role")).arg("echo");
+        text(&self.here.inside(|| Program::start(&mut command)).finish().stderr)
+    }
+
+    fn addresses(&self) -> Vec<IpAddr> {
+        let ip6 = self.has_ipv6.then_some(IpAddr::V6(SHARED6));
+        [IpAddr::V4(SHARED)].into_iter().chain(ip6).collect()
+    }
+
+    fn connect(&self, to: SocketAddr) -> TcpStream {
+        let stream = self
+            .there
+            .inside(|| eventually(&format!("a connection to {to}"), || TcpStream::connect(to).ok()));
+        stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+        stream
+    }
+
+    /// Makes a client of the other host send these bytes until they come back.
+    fn ask(&self, to: SocketAddr, bytes: &[u8]) {
+        let any = if to.is_ipv4() { IpAddr::V4(HOST) } else { HOST6.into() };
+        let client = self.there.inside(|| UdpSocket::bind((any, 0)).expect("a free port"));
+        client.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
+        eventually(&format!("an answer from {to}"), || {
+            client.send_to(bytes, to).ok()?;
+            let mut buffer = [0; 8_192];
+            client.recv_from(&mut buffer).ok().filter(|(len, from)| *from == to && buffer[..*len] == *bytes)
+        });
+    }
+}
+
+/// Returns the bytes that come back over a connection.
+fn exchange(stream: &mut TcpStream, request: &[u8]) -> Vec<u8> {
+    let mut writer = stream.try_clone().expect("a descriptor");
+    std::thread::scope(|scope| {
+        scope.spawn(move || writer.write_all(request).expect("the connection lives"));
+        let mut answer = vec![0; request.len()];
+        stream.read_exact(&mut answer).expect("an answer");
+        answer
+    })
+}
+
+/// Serves connections to Linux's own server until the listener is gone: sends all back.
+fn serve_linux(listener: TcpListener) {
+    std::thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            std::thread::spawn(move || {
+                let mut writer = stream.try_clone().expect("a descriptor");
+                // Ends with the connection.
+                let _ = std::io::copy(&mut stream, &mut writer);
+            });
+        }
+    });
+}
+
+#[test]
+fn linux_and_programs_serve_at_one_address() {
+    let Some(scene) = Scene::new("shared-ports") else { return };
+    let _turn = turn();
+    let mut iokernel = scene.iokernel(WORDS, &[]);
+    let tcp = scene.program("tcp-serve", "tcp", "tcp:7");
+    let udp = scene.program("echo", "udp", "udp:7");
+    let linux = scene.here.inside(|| TcpListener::bind((SHARED, 22)).expect("Linux's own port"));
+    serve_linux(linux);
+    let mut to_linux = scene.connect((SHARED, 22).into());
+    let mut streams: Vec<TcpStream> =
+        scene.addresses().into_iter().map(|ip| scene.connect((ip, 7).into())).collect();
+    for round in 0..20u32 {
+        let request: Vec<u8> = (0..50_000u32).map(|i| (i * 7 + round) as u8).collect();
+        for stream in streams.iter_mut().chain([&mut to_linux]) {
+            assert!(exchange(stream, &request) == request, "other bytes came back than were sent");
+        }
+    }
+    // In one packet, and in several fragments.
+    for ip in scene.addresses() {
+        scene.ask((ip, 7).into(), b"who is there");
+        scene.ask((ip, 7).into(), &[7; 5_000]);
+    }
+    // A port that no one has is Linux's to refuse.
+    let refused = scene.there.inside(|| TcpStream::connect((SHARED, 9))).map(drop);
+    assert_eq!(refused.map_err(|error| error.kind()), Err(std::io::ErrorKind::ConnectionRefused));
+    // A program calls another host, from its part of the range.
+    let server = scene.there.inside(|| UdpSocket::bind((HOST, 9)).expect("its address"));
+    server.set_read_timeout(Some(PATIENCE)).expect("a timeout");
+    let peer = format!("{HOST}:9");
+    let variables = [("PEER", &*peer), ("TAILWATER_IOKERNEL_WAIT_MS", "0")];
+    let mut call = scene.here.inside(|| Role::start(&scene.socket, "call", "call", &variables));
+    let mut buffer = [0; 8_192];
+    let (len, from) = server.recv_from(&mut buffer).expect("the call");
+    assert!(from.ip() == SHARED && from.port() >= 61_000, "{from}");
+    server.send_to(&buffer[..len], from).expect("it has a route");
+    assert_eq!(call.line().as_deref(), Some("answered"));
+    // One program calls the other by the shared address.
+    let peer = format!("{SHARED}:7");
+    let variables = [("PEER", &*peer), ("TAILWATER_IOKERNEL_WAIT_MS", "0")];
+    let mut inner = scene.here.inside(|| Role::start(&scene.socket, "call", "inner", &variables));
+    assert_eq!(inner.line().as_deref(), Some("answered"));
+    drop((tcp, udp, call, inner));
+    until("the ports are Linux's again", || scene.here.inside(|| TcpListener::bind((SHARED, 7)).is_ok()));
+    iokernel.signal(Signal::TERM);
+    iokernel.wait();
+    let shown = scene.here.run("ip", &["-d", "link", "show", "here0"]);
+    assert!(!shown.contains("prog/xdp"), "{shown}");
+}
+
+#[test]
+fn ports_that_others_have_are_refused_with_who_has_them() {
+    let Some(scene) = Scene::new("shared-ports-refused") else { return };
+    let _turn = turn();
+    let used = scene.here.inside(|| UdpSocket::bind((SHARED, 61_234)).expect("a free port"));
+    let why = text(&scene.start(WORDS, &[]).finish().stderr);
+    assert!(why.contains("udp:61234 of ") && why.contains("range="), "{why}");
+    drop(used);
+    let _iokernel = scene.iokernel(&format!("{WORDS},range=61000-61199,part=100"), &[]);
+    let reserved = scene
+        .here
+        .inside(|| fs::read_to_string("/proc/sys/net/ipv4/ip_local_reserved_ports"))
+        .expect("it is there");
+    assert_eq!(reserved.trim(), "61000-61199");
+    let linux = scene.here.inside(|| TcpListener::bind((SHARED, 6_379)).expect("Linux's own port"));
+    let why = scene.refused("tcp:6379");
+    assert!(
+        why.contains("tcp:6379 of ") && why.contains(&format!("process {}", std::process::id())),
+        "{why}"
+    );
+    drop(linux);
+    let first = scene.program("echo", "first", "udp:7,tcp:6379");
+    let taken = scene.here.inside(|| TcpListener::bind((SHARED, 6_379))).map(drop);
+    assert_eq!(taken.map_err(|error| error.kind()), Err(std::io::ErrorKind::AddrInUse));
+    let why = scene.refused("udp:7");
+    assert!(why.contains("udp:7") && why.contains(&first.ip.to_string()), "{why}");
+    let why = scene.refused("tcp:61007");
+    assert!(why.contains("61000-61199") && why.contains("range="), "{why}");
+    let _second = scene.program("echo", "second", "udp:8");
+    let why = scene.refused("udp:9");
+    assert!(why.contains("part="), "{why}");
+}
+
+#[test]
+fn programs_follow_the_interface_to_another_address() {
+    let Some(scene) = Scene::new("shared-ports-address") else { return };
+    let _turn = turn();
+    let _iokernel = scene.iokernel(WORDS, &[]);
+    let _udp = scene.program("echo", "udp", "udp:7");
+    scene.ask((SHARED, 7).into(), b"before");
+    // In this order: Linux removes the other addresses of a network with the first one.
+    scene.here.ip(&["addr", "del", "192.0.2.1/24", "dev", "here0"]);
+    scene.here.ip(&["addr", "add", "192.0.2.77/24", "dev", "here0"]);
+    scene.ask((LATER, 7).into(), b"after");
+    let taken = scene.here.inside(|| UdpSocket::bind((LATER, 7))).map(drop);
+    assert_eq!(taken.map_err(|error| error.kind()), Err(std::io::ErrorKind::AddrInUse));
+}
+
+#[test]
+fn no_connection_is_reset_when_the_iokernel_is_killed_or_replaced_under_load() {
+    let Some(scene) = Scene::new("shared-ports-killed") else { return };
+    let _turn = turn();
+    let kills = std::env::var("SHARED_PORTS_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(KILLS);
+    let mut running = scene.iokernel(WORDS, &[]);
+    let _service = scene.program("tcp-serve", "service", "tcp:7");
+    serve_linux(scene.here.inside(|| TcpListener::bind((SHARED, 22)).expect("Linux's own port")));
+    let mut to_linux = scene.connect((SHARED, 22).into());
+    let mut to_program = scene.connect((SHARED, 7).into());
+    let (over, count) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let stop = StopOnDrop(&over);
+        let load = scope.spawn(|| {
+            let request: Vec<u8> = (0..2_000u32).map(|i| (i * 7) as u8).collect();
+            let mut longest = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                assert!(exchange(&mut to_program, &request) == request);
+                longest.push(began.elapsed());
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            longest.sort_unstable();
+            longest
+        });
+        let goes_on = |when: &str| {
+            let before = count.load(Ordering::Relaxed);
+            let what = format!("the connection is used {when}");
+            until(&what, || count.load(Ordering::Relaxed) > before + 20 || load.is_finished());
+        };
+        for _ in 0..kills {
+            goes_on("before a kill");
+            running.kill();
+            // Without an IOKernel Linux's own traffic goes on, and frames of the program's
+            // connection are dropped: a reset would end it.
+            for _ in 0..20 {
+                assert_eq!(exchange(&mut to_linux, b"still there"), b"still there");
+            }
+            let refused = scene
+                .there
+                .inside(|| TcpStream::connect_timeout(&(SHARED, 7).into(), Duration::from_millis(20)));
+            assert_eq!(refused.map(drop).map_err(|e| e.kind()), Err(std::io::ErrorKind::TimedOut));
+            running = scene.iokernel(WORDS, &[]);
+        }
+        goes_on("after the kills");
+        if maps_bound_sockets().inspect_err(|why| eprintln!("skipped: {why}")).is_ok() {
+            let successor = scene.iokernel(WORDS, &["--takeover"]);
+            wait_for_predecessor(&mut running, &successor);
+            running = successor;
+            goes_on("after a takeover");
+            assert!(running.errors().contains("goes on with the device"), "{}", running.errors());
+        }
+        // One that ends in good order leaves what its programs need to the next one.
+        running.signal(Signal::TERM);
+        running.wait();
+        running = scene.iokernel(WORDS, &[]);
+        goes_on("after a restart");
+        drop(stop);
+        let times = load.join().expect("the connection lives on");
+        let longest = &times[times.len().saturating_sub(kills as usize)..];
+        println!("longest exchanges over {kills} kills: {longest:?}");
+    });
+}
