@@ -4,15 +4,20 @@
 //! polling thread, have one rank while they have the cores for themselves, and another beside
 //! programs that want them (`tailwater_shm::priority`). Linux says how many threads are runnable
 //! (`/proc/loadavg`). A look finds *more* if they are more than Tailwater's own and than other
-//! cores can take. A running average says which part of the looks did: half of them begin a
-//! contest, after 22 ms if all do, and less than a quarter, or none for
-//! [a second](Durations::hold), end it. So a compiler that starts one process after the other is
+//! cores can take. A running average says for which part of the time the looks did: half of it
+//! begins a contest, after 22 ms if all do, and less than a quarter, or none for
+//! [a second](Durations::hold), ends it. So a compiler that starts one process after the other is
 //! one contest, and a daemon that wakes for a moment is none. A thread of Linux itself that needs
 //! the polling thread's core for microseconds stays runnable for some timer ticks, and in a contest
 //! until the next slice.
 //!
+//! A look counts for the time since the previous one, and before a contest for 12 ms at most: one
+//! is no contest, but where the polling thread sleeps between its looks two or three are.
+//!
 //! A look at a core that changes hands leaves it open: both kthreads may be runnable. It counts as
-//! an eighth of a look that finds no more.
+//! an eighth of a look that finds no more; and a [row](MAX_OPEN) of them forgets a contest that has
+//! not begun. So a thread that is found for a moment again and again while cores change hands is
+//! none, and one that is found between is a contest.
 //!
 //! Threads that may not run on Tailwater's cores count as well, once they are more than the other
 //! cores: Linux does not say where a runnable thread may run.
@@ -30,10 +35,15 @@ const SELDOM: Cycles = 20;
 /// Weight of a look in the running average, as a power of two, and of one that leaves it open.
 const SHIFT: u32 = 6;
 const OPEN_SHIFT: u32 = SHIFT + 3;
+/// Maximum number of looks that a look after a longer time counts as: one is no contest, and two
+/// are.
+const MAX_LOOKS: Cycles = 24;
+/// Looks in a row that leave it open beyond which a contest that has not begun is forgotten: 8 ms.
+const MAX_OPEN: u32 = 16;
 /// One in that average.
 const ALL: u32 = 1 << 16;
-/// Parts of the looks that have to find more threads before a contest begins, and while it lasts.
-/// Those of Linux itself are found by a sixth of them on an idle machine of two cores.
+/// Parts of the time in which looks have to find more threads before a contest begins, and while it
+/// lasts. Those of Linux itself are found by a sixth of them on an idle machine of two cores.
 const BEGIN: u32 = ALL / 2;
 const END: u32 = ALL / 4;
 
@@ -73,16 +83,20 @@ pub(super) struct ContentionDetector {
     elsewhere: usize,
     is_on: bool,
     next: Cycles,
+    /// When the last look was.
+    looked: Cycles,
     /// The last look that has found more.
     last: Cycles,
-    /// Part of the looks that have found more.
+    /// Part of the time in which looks have found more.
     average: u32,
+    /// Number of the latest looks in a row that have left it open.
+    open: u32,
 }
 
 impl ContentionDetector {
     /// `elsewhere`: how many cores other programs have beside Tailwater's.
     pub(super) fn new(elsewhere: usize, durations: Durations) -> Self {
-        Self { durations, elsewhere, is_on: false, next: 0, last: 0, average: 0 }
+        Self { durations, elsewhere, is_on: false, next: 0, looked: 0, last: 0, average: 0, open: 0 }
     }
 
     /// Returns whether other programs compete for the cores, as of the last look.
@@ -102,12 +116,23 @@ impl ContentionDetector {
         let free = self.elsewhere + usize::from(!look.polls);
         let (least, most) = look.own;
         let has_waited = look.waited >= self.durations.waited;
-        if has_waited || look.runnable > most + free {
+        let is_more = has_waited || look.runnable > most + free;
+        let is_open = !is_more && look.runnable > least + free;
+        if is_more {
             self.last = now;
-            self.average += (ALL - self.average) >> SHIFT;
-        } else {
-            let is_open = look.runnable > least + free;
-            self.average -= self.average >> if is_open { OPEN_SHIFT } else { SHIFT };
+        }
+        self.open = if is_open { self.open.saturating_add(1) } else { 0 };
+        if self.open > MAX_OPEN && !self.is_on {
+            self.average = 0;
+        }
+        let looks = now.saturating_sub(self.looked) / self.interval();
+        self.looked = now;
+        for _ in 0..looks.clamp(1, MAX_LOOKS) {
+            if is_more {
+                self.average += (ALL - self.average) >> SHIFT;
+            } else {
+                self.average -= self.average >> if is_open { OPEN_SHIFT } else { SHIFT };
+            }
         }
         let lasts = now.saturating_sub(self.last) < self.durations.hold && self.average >= END;
         let is_on = if self.is_on { lasts } else { has_waited || self.average >= BEGIN };
@@ -115,8 +140,13 @@ impl ContentionDetector {
         if has_changed {
             self.average = if is_on { ALL } else { 0 };
         }
-        self.next = now + self.durations.look * if is_on { SELDOM } else { 1 };
+        self.next = now + self.interval();
         has_changed.then_some(is_on)
+    }
+
+    /// Returns the time between two looks while the polling thread polls.
+    fn interval(&self) -> Cycles {
+        self.durations.look * if self.is_on { SELDOM } else { 1 }
     }
 }
 
@@ -149,7 +179,7 @@ mod tests {
             assert_eq!(contest.judge(found(2), now), None);
             assert_eq!(contest.judge(found(3), now + 10_000), None);
         }
-        assert_eq!(until_change(&mut contest, 1_020_000, 2), Some(1_870_000));
+        assert_eq!(until_change(&mut contest, 1_020_000, 2), Some(1_420_000));
         assert!(!contest.is_on());
     }
 
@@ -199,13 +229,38 @@ mod tests {
     }
 
     #[test]
+    fn a_thread_that_runs_for_a_moment_again_and_again_is_none_while_cores_change_hands() {
+        let open = Look { own: (2, 4), ..found(3) };
+        let mut contest = ContentionDetector::new(0, DURATIONS);
+        for round in 0..4_000 {
+            // For two timer ticks of 4 ms, once in 20 ms.
+            let look = if round % 40 < 16 { found(3) } else { open };
+            assert_eq!(contest.judge(look, round * 500), None, "{round}");
+        }
+    }
+
+    #[test]
+    fn a_polling_thread_that_sleeps_between_its_looks_notices_after_two_or_three_and_not_at_one() {
+        for apart in [8_000, 10_000, 12_000, 100_000] {
+            let mut contest = ContentionDetector::new(0, DURATIONS);
+            // One look of four finds a thread that runs for a moment.
+            for round in 1..40 {
+                let runnable = if round % 4 == 0 { 3 } else { 2 };
+                assert_eq!(contest.judge(found(runnable), round * apart), None, "{apart}");
+            }
+            let began = (40..).find(|&round| contest.judge(found(3), round * apart).is_some());
+            assert!(matches!(began, Some(41 | 42)), "{apart}: {began:?}");
+        }
+    }
+
+    #[test]
     fn threads_that_other_cores_can_take_are_none() {
         let mut contest = ContentionDetector::new(2, DURATIONS);
         assert_eq!(until_change(&mut contest, 0, 4), None);
         let asleep = Look { polls: false, ..found(5) };
         assert_eq!(contest.judge(asleep, 4_000_000), None, "the polling thread's core is free");
         assert_eq!(contest.judge(asleep, 4_010_000), None);
-        assert_eq!(until_change(&mut contest, 4_020_000, 5), Some(4_020_000 + BEGINS));
+        assert_eq!(until_change(&mut contest, 4_020_000, 5), Some(4_020_000 + BEGINS - 19 * 500));
     }
 
     #[test]
