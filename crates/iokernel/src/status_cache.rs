@@ -17,7 +17,8 @@ const SPACING: Cycles = 8;
 /// What is kept of a kthread's words beside the observation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Status {
-    /// Sum of its words: positions that only grow, for the most part.
+    /// Sum of its words, times an odd number of its own: positions that only grow, for the most
+    /// part, and what moves to another kthread changes the sum of all.
     pub(crate) mark: u64,
     pub(crate) timer: Cycles,
     pub(crate) lost_wakes: u32,

@@ -20,6 +20,9 @@ use crate::status_cache::{Sum, WHOLE};
 use crate::tenant::Work;
 use crate::world::{Lender, World};
 
+/// Factor of the requests for cores in a mark: no position changes by as much when they do.
+const REQUESTS: u64 = 0x9e37_79b9_7f4a_7c15;
+
 /// The kthreads and runtimes that a look reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Extent {
@@ -221,7 +224,7 @@ impl Allocator {
         let watch = (self.stopwatch, self.bounds.kthread_look);
         let sum = read_words(runtime, &mut look.kthreads, (extent, part), watch, now);
         runtime.next_timer = runtime.held.map_or(Cycles::MAX, |held| held.until).min(sum.earliest);
-        runtime.mark = sum.mark.wrapping_add(runtime.requests);
+        runtime.mark = sum.mark.wrapping_add(runtime.requests.wrapping_mul(REQUESTS));
         runtime.stats.counters.cores.set(self.cores_held(id));
         runtime.stats.counters.lost_wakes.set(sum.lost_wakes);
     }

@@ -915,6 +915,30 @@ fn a_change_that_a_look_finds_before_the_sleep_is_news_after_it() {
     assert!(!has_news(&mut sandbox));
 }
 
+#[test]
+fn words_that_change_in_opposite_directions_are_news() {
+    use core::sync::atomic::Ordering::Relaxed;
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(BATCH, 2, 0, BestEffort);
+    let later = sandbox.now + 1_000_000_000;
+    let becomes = |sandbox: &mut Sandbox, timers: [u64; 2], head: u32, requests: u64| {
+        sandbox.alloc.note_words(&mut sandbox.world);
+        for (kthread, at) in (0..).zip(timers) {
+            sandbox.peer(BATCH).region.kthread(kthread).status.next_timer.store(at, Relaxed);
+        }
+        let status = &sandbox.peer(BATCH).region.kthread(0).status;
+        status.runq_head.store(head, Relaxed);
+        status.runq_tail.store(head, Relaxed);
+        status.requests.store(requests, Relaxed);
+        let now = sandbox.now;
+        sandbox.alloc.has_news(&mut sandbox.world, RuntimeId(BATCH), now)
+    };
+    assert!(becomes(&mut sandbox, [later, u64::MAX], 0, 2));
+    assert!(!becomes(&mut sandbox, [later, u64::MAX], 0, 2));
+    assert!(becomes(&mut sandbox, [u64::MAX, later], 0, 2), "a timer that moves to another kthread");
+    assert!(becomes(&mut sandbox, [u64::MAX, later], 1, 0), "two cores fewer, two positions more");
+}
+
 /// What the property test lets happen.
 #[derive(Debug, Clone, Copy)]
 enum Happening {

@@ -57,6 +57,8 @@ pub(super) fn read(runtime: &Runtime, index: usize, look: &mut KthreadLook, now:
     let positions = positions.map(u64::from).iter().sum::<u64>();
     // The overflow list shrinks when the queue grows.
     let mark = positions.wrapping_add(u64::from(look.overflow) << 32).wrapping_add(timer);
+    // Each kthread has its factor: what moves to another one is news.
+    let mark = mark.wrapping_mul(2 * index as u64 + 1);
     Status { mark, timer, lost_wakes }
 }
 
