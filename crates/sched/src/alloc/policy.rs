@@ -134,3 +134,51 @@ pub trait Policy {
         0
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::KthreadId;
+    use crate::ledger::RuntimeSpec;
+    use crate::topology::Topology;
+    use Class::{BestEffort, LatencyCritical};
+
+    /// Returns whether the core of a holder yields to a claimant of this class; either is demoted
+    /// or not. `moves`: the core is promised to the claimant already.
+    fn yields(hold: Hold, claimant: (Class, bool), holder_demoted: bool, moves: bool) -> bool {
+        let now = Nanos::from_millis(1);
+        let mut ledger = Ledger::new(Topology::uniform(1, 1, 1).unwrap());
+        let mut obs = Observation::new();
+        let runtimes = [(BestEffort, holder_demoted), claimant];
+        for (runtime, (class, demoted)) in (0..).map(RuntimeId).zip(runtimes) {
+            let spec = RuntimeSpec { guaranteed: 0, max: 1, kthreads: 1, class };
+            ledger.register(runtime, spec, now).unwrap();
+            obs.attach(runtime, 1);
+            obs.set_demoted(runtime, demoted);
+        }
+        let [holder, to] = [0, 1].map(|runtime| KthreadId::new(RuntimeId(runtime), 0));
+        ledger.grant(CoreId(0), holder, now).unwrap();
+        if moves {
+            ledger.begin_move(CoreId(0), holder, to, now).unwrap();
+        }
+        obs.set_hold(0, hold);
+        View { now, obs: &obs, ledger: &ledger }.yields(0, RuntimeId(1))
+    }
+
+    #[test]
+    fn only_a_service_takes_a_core_from_a_start_in_time_and_only_from_a_demoted_program() {
+        let starting = |overdue_ns| Hold::Starting { overdue: Nanos(overdue_ns) };
+        let (overdue, in_time) = (starting(999_999), starting(1_000_000));
+        for class in [BestEffort, LatencyCritical] {
+            for flags in 0..8 {
+                let [demoted, holder_demoted, moves] = [1, 2, 4].map(|flag| flags & flag != 0);
+                let yields = |hold| yields(hold, (class, demoted), holder_demoted, moves);
+                let is_service = class == LatencyCritical && !demoted;
+                let expected = is_service && holder_demoted && !moves;
+                let got = [Hold::None, Hold::Leaving, overdue, in_time].map(yields);
+                let case = (class, demoted, holder_demoted, moves);
+                assert_eq!(got, [true, false, true, expected], "{case:?}");
+            }
+        }
+    }
+}
