@@ -8,12 +8,13 @@
 //! in a period was *late*, delayed for longer than the bound. IX computes the delay of the last
 //! packet of a queue from its depth and the length of an iteration. Here the last entry at a sample
 //! is followed until it is taken out, and then the one that is the last by then: its delay holds
-//! for what was served since the sample before. Between two samples entries leave evenly. So
-//! neither idle time nor the many entries that do not wait hide a burst. Frames and user threads
-//! wait one after the other, so the delays of both add up; each is measured in its own unit, lines
-//! of the ring and entries of the run queue. A reading of the depth holds from its sample to the
-//! next one, however late that is: while nothing happens there are no samples. The latest period
-//! raises, an average over several of them lowers.
+//! for what was served since the sample before, and until the next one is taken out. Between two
+//! samples entries leave evenly. So neither idle time nor the many entries that do not wait hide a
+//! burst. Frames and user threads wait one after the other, so the delays of both add up; each is
+//! measured in its own unit, lines of the ring and entries of the run queue. A reading of the depth
+//! holds from its sample to the next one, however late that is: while nothing happens there are no
+//! samples. The latest period raises, an average over several of them lowers. One late entry of a
+//! period that served fewer than [`LEAST`] is none if as many were served since the one before it.
 //!
 //! | a runtime that has work and | its depth counts |
 //! |---|---|
@@ -28,6 +29,8 @@ use crate::ids::Nanos;
 
 /// Share of what is served that may be late: the bound is on the 99th percentile.
 const TAIL: f64 = 0.01;
+/// Entries of which a single late one is within [`TAIL`].
+const LEAST: u64 = 100;
 /// Share of late entries, in multiples of [`TAIL`], beyond which one counts no more in the average.
 const MAX_OVER: f64 = 16.0;
 /// Entries of a queue beyond which a kthread's claim counts no more: the ends are its own words.
@@ -94,6 +97,8 @@ pub(super) struct Service {
     /// Entries served since the latest decision, and those of them that were late.
     served: u64,
     late: u64,
+    /// Entries served before, back to the latest period with late ones, this included.
+    since_late: u64,
     slow: Smoothed,
 }
 
@@ -128,7 +133,12 @@ impl Service {
     pub(super) fn delays(&mut self, period: Nanos, config: &IxConfig) -> Delays {
         let is_late = self.ingress.waited_ns + self.runq.waited_ns > config.delay_bound.0 as f64;
         let waiting = if is_late { u64::from(self.ingress.ahead.max(self.runq.ahead)) } else { 0 };
-        let now = (self.late + waiting) as f64 / (self.served + waiting).max(1) as f64;
+        // The only one of so many, though they were served in several periods.
+        let is_alone = self.late == 1 && self.served < LEAST && self.since_late >= LEAST;
+        self.since_late =
+            if self.late > 0 { self.served } else { self.since_late.saturating_add(self.served) };
+        let late = if is_alone { 0 } else { self.late };
+        let now = (late + waiting) as f64 / (self.served + waiting).max(1) as f64;
         (self.served, self.late) = (0, 0);
         self.slow.add(period, now.min(TAIL * MAX_OVER), config.smoothing);
         Delays { now, slow: self.slow.0 }
@@ -312,6 +322,28 @@ mod tests {
         };
         let periods = [10, 100, 1_000].map(periods_over_the_bound);
         assert_eq!(periods, [2, 3, 4]);
+    }
+
+    #[test]
+    fn of_few_entries_a_period_one_late_in_a_hundred_is_within_the_bound_and_two_are_not() {
+        let periods_over = |late_every: u32| {
+            let (mut service, mut over, mut head) = (Service::default(), 0, 0);
+            // 20 periods of 20 entries; one that waits for a millisecond is late.
+            for entry in 0..400 {
+                service.read(
+                    &runq(head, u32::from(entry % late_every == 0), Activity::Running),
+                    false,
+                    MS,
+                    BOUND,
+                );
+                head += 1;
+                service.read(&runq(head, 0, Activity::Running), false, MS, BOUND);
+                let is_end = entry % 20 == 19;
+                over += u32::from(is_end && service.delays(PERIOD, &IxConfig::default()).is_over());
+            }
+            over
+        };
+        assert_eq!([200, 100, 50, 20].map(periods_over), [1, 1, 8, 20], "the first has none before it");
     }
 
     #[test]
