@@ -160,6 +160,9 @@ fn cores_are_requested_for_a_program_over_the_control_socket() {
         }
         let ServerMessage::Refused { why } = request("another", 1) else { panic!("it was accepted") };
         assert!(why.contains("no program \"another\""), "{why}");
+        let long = "\u{7f}".repeat(control::MAX_MESSAGE / 2);
+        let ServerMessage::Refused { why } = request(&long, 1) else { panic!("it was accepted") };
+        assert!(why.contains("is registered") && why.len() < 2_000, "{why}");
         for cores in [1, 0] {
             let limit = spec.register.kthreads;
             assert_eq!(request("service", cores), ServerMessage::CoresRequested { limit });

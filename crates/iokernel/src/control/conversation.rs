@@ -220,7 +220,10 @@ impl Control {
         }
         let name = &request.runtime;
         let Some(Named { id, uid: owner, kthreads, guaranteed }) = self.parts.directory.named(name) else {
-            return Err(format!("no program {name:?} is registered; `tailwater stats` lists those that are"));
+            return Err(format!(
+                "no program \"{}\" is registered; `tailwater stats` lists those that are",
+                control::printable(name)
+            ));
         };
         if !is_trusted(uid) && uid != owner {
             return Err(format!(
@@ -300,6 +303,7 @@ impl Control {
         let port = request.port.as_ref().map(|name| {
             number(name).ok_or_else(|| {
                 let there: Vec<&str> = ports.iter().map(|port| port.name.as_str()).collect();
+                let name = control::printable(name);
                 format!("there is no port `{name}`; the ports are: {}", there.join(", "))
             })
         });

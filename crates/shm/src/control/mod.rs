@@ -568,9 +568,10 @@ pub fn receive<M: DeserializeOwned>(socket: impl AsFd) -> Result<(M, Vec<OwnedFd
     }
 }
 
-/// Returns the beginning of a text that quotes a peer's, with all but printable ASCII escaped:
-/// nothing in it ends a line, controls a terminal or changes the order of what is read.
-fn printable(text: &str) -> String {
+/// Returns the beginning of a peer's text, or of one that quotes it, with all but printable ASCII
+/// escaped: nothing in it ends a line, controls a terminal or changes the order of what is read.
+#[must_use]
+pub fn printable(text: &str) -> String {
     let escaped: String = text.chars().take(MAX_QUOTED).flat_map(char::escape_default).collect();
     let plain = escaped.replace("\\\"", "\"").replace("\\'", "'");
     if text.chars().nth(MAX_QUOTED).is_some() { plain + "..." } else { plain }
