@@ -18,9 +18,11 @@ impl Account {
         self.paid_until = self.paid_until.max(now).saturating_add(cost.saturating_mul(parts));
     }
 
-    /// Charges `cost` unless more than `depth` would then be unpaid; returns whether it did.
+    /// Charges `cost`, at most `depth`, unless more than `depth` would then be unpaid; returns
+    /// whether it did.
     #[inline]
     pub fn take(&mut self, cost: u64, depth: u64, now: u64) -> bool {
+        debug_assert!(cost <= depth, "a cost of {cost} is never paid by a depth of {depth}");
         let may = !self.is_over(depth.saturating_sub(cost), now);
         if may {
             self.charge(cost, 1, now);
