@@ -142,6 +142,30 @@ func (r *containerRuntime) create(pod, name string, annotations map[string]strin
 	return c
 }
 
+// Changes the limits of a running container: CPU 0 only, as a kubelet with the CPU manager `static`
+// does, and a quarter of a core. Returns what the runtime would set.
+func (r *containerRuntime) update(pod, name string, annotations map[string]string, env ...string) string {
+	requested := &api.LinuxResources{Cpu: &api.LinuxCPU{Quota: api.Int64(25_000), Cpus: "0"}}
+	answer, err := r.UpdateContainer(context.Background(), &nri.UpdateContainerRequest{
+		Pod:            &api.PodSandbox{Id: "1", Name: pod, Namespace: "shop", Annotations: annotations},
+		Container:      &api.Container{Id: "2", PodSandboxId: "1", Name: name, Env: env},
+		LinuxResources: requested,
+	})
+	if err != nil {
+		fail("UpdateContainer: %v", err)
+	}
+	for _, u := range answer.Update {
+		if u == nil {
+			continue // Nothing was changed.
+		}
+		if u.ContainerId != "2" {
+			fail("another container is changed: %v", u)
+		}
+		requested = u.Linux.Resources
+	}
+	return fmt.Sprint(requested.Cpu.Cpus, " ", requested.Cpu.Quota.GetValue())
+}
+
 var bestEffort = map[string]string{"tailwater.io/class": "best-effort", "other": "kept"}
 
 // What containers get. Returns the variables of one with devices, which have the environment `given`.
@@ -154,6 +178,7 @@ func (r *containerRuntime) creates(socket string, given []string) []string {
 	same("it has the socket, a class and a name", job.env, []string{"PATH=/bin", "TAILWATER_CLASS=best-effort",
 		"TAILWATER_IOKERNEL=" + socket, "TAILWATER_NAME=shop/xz-1/xz"})
 	same("and the folder of the socket", job.mounts, []string{fmt.Sprint("bind ", folder, " at ", folder, " [rbind ro]")})
+	same("it keeps the lent cores when the kubelet gives it others", r.update("xz-1", "xz", bestEffort, job.env...), "1 25000")
 	same("its limit and annotations are as they were", []any{job.quota, len(job.annotations)}, []any{int64(50_000), 0})
 
 	devices := []string{"TAILWATER_IOKERNEL=" + socket, "TAILWATER_KTHREADS=1"}
@@ -167,6 +192,8 @@ func (r *containerRuntime) creates(socket string, given []string) []string {
 	slices.Sort(expected)
 	same("a container with a core has a name and no limit, and all else as before", service,
 		container{env: expected, cpus: "0-1", quota: -1})
+	same("it has no limit when its pod is resized, either", r.update("web-1", "web", nil, service.env...), "0 -1")
+	same("others are changed as requested", r.update("db-1", "db", nil), "0 25000")
 	r.leavesAlone()
 	return []string{name}
 }
