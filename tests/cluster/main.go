@@ -74,11 +74,19 @@ type program struct {
 
 func (n *node) socket() string { return filepath.Join(n.folder, "run/socket") }
 
-// Starts a program, which ends with the calling thread: the main one.
+// Starts a program, which ends with the calling thread: the main one. One with an environment of
+// its own is a container's: the first process of a PID namespace.
 func (n *node) start(name string, environment []string, arguments ...string) *program {
 	command := exec.Command(filepath.Join(n.programs, name), arguments...)
-	command.Env = append(os.Environ(), environment...)
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if environment != nil {
+		command.Env = append(os.Environ(), environment...)
+		command.SysProcAttr.Cloneflags = syscall.CLONE_NEWPID
+		if own := os.Geteuid(); own != 0 {
+			command.SysProcAttr.Cloneflags |= syscall.CLONE_NEWUSER
+			command.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{HostID: own, Size: 1}}
+		}
+	}
 	p := &program{command, filepath.Join(n.folder, fmt.Sprintf("%s.%d.log", name, len(n.running)))}
 	log, err := os.Create(p.log)
 	if err != nil {
@@ -93,10 +101,11 @@ func (n *node) start(name string, environment []string, arguments ...string) *pr
 	return p
 }
 
-// Ends a program by a signal, unless it has ended.
+// Ends a program by a signal, unless it has ended, and by SIGKILL if it has not after a minute.
 func (p *program) end(with syscall.Signal) {
 	if p.ProcessState == nil {
 		_ = p.Process.Signal(with)
+		defer time.AfterFunc(time.Minute, func() { _ = p.Process.Kill() }).Stop()
 		_ = p.Wait()
 	}
 }
@@ -206,16 +215,22 @@ func (n *node) try() {
 	kubelet.stop()
 }
 
-// A program with the environment of a container registers, and ends.
+// A program with the environment of a container registers, and ends when its node is drained, which
+// is SIGTERM to each pod, and when it is killed.
 func (n *node) registers(environment []string, kubelet *kubelet) {
-	service := n.start("tailwater-spin", environment)
-	until("a service registers by the environment that it is given", func() bool {
-		return reflect.DeepEqual(n.names(), map[string]int{"shop/web-1/web": 1})
-	}, func() string { return fmt.Sprint(n.names(), service.said()) })
-	kubelet.offers(core, 1, 1) // The kubelet counts what its pods have.
-	service.end(syscall.SIGKILL)
-	until("its core is free when it was killed", func() bool { return len(n.names()) == 0 },
-		func() string { return fmt.Sprint(n.names()) })
+	for _, with := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
+		service := n.start("tailwater-spin", environment)
+		until("a service registers by the environment that it is given", func() bool {
+			return reflect.DeepEqual(n.names(), map[string]int{"shop/web-1/web": 1})
+		}, func() string { return fmt.Sprint(n.names(), service.said()) })
+		kubelet.offers(core, 1, 1) // The kubelet counts what its pods have.
+		service.end(with)
+		if with == syscall.SIGTERM {
+			same("it ends in order when its node is drained", service.ProcessState.ExitCode(), 0)
+		}
+		until(fmt.Sprint("its core is free after it was ", with), func() bool { return len(n.names()) == 0 },
+			func() string { return fmt.Sprint(n.names()) })
+	}
 }
 
 // Makes all checks in a folder; returns what failed.
