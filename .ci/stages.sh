@@ -438,6 +438,12 @@ slurm() {
     tests/slurm/run
 }
 
+# The agent of a node of Kubernetes beside the protocol code of Kubernetes and containerd.
+cluster() {
+    cargo build --quiet -p tailwater-cli -p tailwater-node -p tailwater-spin
+    tests/cluster/run
+}
+
 # Licences, sources and known vulnerabilities of the dependencies, as far as cargo-deny is there.
 dependencies() {
     if ! cargo deny --version >/dev/null 2>&1; then

@@ -1,36 +1,59 @@
-//! What a container gets before it starts.
+//! What a container gets before it starts, and keeps when its limits are changed.
 //!
 //! Pure. A container of a pod with the annotation `tailwater.io/class: best-effort` becomes a batch
 //! co-runner, as by `tailwater run --batch --cgroup`: its control group is idle and has the lent
 //! cores only. A container with devices of this agent gets its name, and loses its CPU limit, which
 //! would stop its kthreads. All others are left as they are.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use super::api::{
-    Adjustment, Cpu, CreateRequest, IDLE, IoPriority, Linux, Mount, Number, Resources, Variable,
+    Adjustment, Container, ContainerRequest, Cpu, IDLE, IoPriority, Linux, Mount, Number, Pod, Resources,
+    Update, UpdateLinux, Variable,
 };
 use crate::cores::{Look, name};
 
 /// The annotation, and its one value.
 const CLASS: (&str, &str) = ("tailwater.io/class", "best-effort");
 
+/// A container that has to do with the agent.
+struct Ours<'a> {
+    pod: &'a Pod,
+    container: &'a Container,
+    is_batch: bool,
+    /// Of a device plugin of this agent.
+    has_devices: bool,
+}
+
+impl<'a> Ours<'a> {
+    fn of(request: &'a ContainerRequest) -> Option<Self> {
+        let (pod, container) = (request.pod.as_ref()?, request.container.as_ref()?);
+        let is_batch = pod.annotations.get(CLASS.0).is_some_and(|class| class == CLASS.1);
+        let has_devices = has(container, "TAILWATER_IOKERNEL") && has(container, "TAILWATER_KTHREADS");
+        (is_batch || has_devices).then_some(Self { pod, container, is_batch, has_devices })
+    }
+
+    /// Returns its limits of processor time, as far as they are the agent's.
+    fn cpu(&self, look: Option<&Look>) -> Cpu {
+        // No list at all would mean all cores.
+        let cpus = look.filter(|_| self.is_batch).map(Look::cpuset).unwrap_or_default();
+        Cpu { quota: self.has_devices.then_some(Number { value: -1 }), cpus }
+    }
+}
+
+fn has(container: &Container, key: &str) -> bool {
+    container.variables.iter().any(|variable| variable.split_once('=').is_some_and(|(name, _)| name == key))
+}
+
 /// Returns what is changed; `None`: nothing. `look` is `None` while no IOKernel answers: a
 /// co-runner is then idle, and has the cores that it had.
 #[must_use]
-pub fn adjust(request: &CreateRequest, look: Option<&Look>, iokernel: &Path) -> Option<Adjustment> {
-    let (pod, container) = (request.pod.as_ref()?, request.container.as_ref()?);
-    let has = |key: &str| container.variables.iter().any(|variable| variable.starts_with(&format!("{key}=")));
-    let is_batch = pod.annotations.get(CLASS.0).is_some_and(|class| class == CLASS.1);
-    // By a device plugin of this agent.
-    let has_devices = has("TAILWATER_IOKERNEL") && has("TAILWATER_KTHREADS");
-    if !is_batch && !has_devices {
-        return None;
-    }
+pub fn adjust(request: &ContainerRequest, look: Option<&Look>, iokernel: &Path) -> Option<Adjustment> {
+    let ours = Ours::of(request)?;
+    let Ours { pod, container, is_batch, has_devices } = ours;
     let mut adjustment = Adjustment::default();
     let mut set = |key: &str, value: String| {
-        if !has(key) {
+        if !has(container, key) {
             adjustment.variables.push(Variable { key: key.to_owned(), value });
         }
     };
@@ -49,38 +72,38 @@ pub fn adjust(request: &CreateRequest, look: Option<&Look>, iokernel: &Path) -> 
             options,
         });
     }
-    let quota = has_devices.then_some(Number { value: -1 });
-    let linux = if is_batch {
-        // No list at all would mean all cores.
-        let cpus = look.map(Look::cpuset).unwrap_or_default();
-        let unified = HashMap::from([("cpu.idle".to_owned(), "1".to_owned())]);
-        Linux {
-            resources: Some(Resources { cpu: Some(Cpu { quota, cpus }), unified }),
-            io_priority: Some(IoPriority { class: IDLE }),
-        }
-    } else {
-        Linux {
-            resources: Some(Resources {
-                cpu: Some(Cpu { quota, cpus: String::new() }),
-                ..Resources::default()
-            }),
-            io_priority: None,
-        }
-    };
-    adjustment.linux = Some(linux);
+    let mut resources = Resources { cpu: Some(ours.cpu(look)), ..Resources::default() };
+    if is_batch {
+        resources.unified.insert("cpu.idle".to_owned(), "1".to_owned());
+    }
+    let io_priority = is_batch.then_some(IoPriority { class: IDLE });
+    adjustment.linux = Some(Linux { resources: Some(resources), io_priority });
     Some(adjustment)
+}
+
+/// Returns what a container keeps whose limits are changed while it runs: a kubelet with the CPU
+/// manager `static` sets the cores of each container seconds after its start, and a pod that is
+/// resized gets its CPU limit anew.
+#[must_use]
+pub fn keep(request: &ContainerRequest, look: Option<&Look>) -> Option<Update> {
+    let ours = Ours::of(request)?;
+    let resources = Resources { cpu: Some(ours.cpu(look)), ..Resources::default() };
+    Some(Update {
+        container: ours.container.id.clone(),
+        linux: Some(UpdateLinux { resources: Some(resources) }),
+    })
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::api::{Container, Pod};
     use super::*;
 
-    fn request(class: Option<&str>, variables: &[&str]) -> CreateRequest {
+    fn request(class: Option<&str>, variables: &[&str]) -> ContainerRequest {
         let annotations = class.map(|class| (CLASS.0.to_owned(), class.to_owned())).into_iter().collect();
         let pod = Pod { name: "xz-1".to_owned(), namespace: "night".to_owned(), annotations };
         let variables = variables.iter().map(|&variable| variable.to_owned()).collect();
-        CreateRequest { pod: Some(pod), container: Some(Container { name: "xz".to_owned(), variables }) }
+        let container = Container { id: "7".to_owned(), name: "xz".to_owned(), variables };
+        ContainerRequest { pod: Some(pod), container: Some(container) }
     }
 
     fn adjusted(class: Option<&str>, variables: &[&str]) -> Option<Adjustment> {
@@ -124,9 +147,26 @@ mod tests {
     }
 
     #[test]
+    fn what_a_container_was_given_stays_when_its_limits_are_changed() {
+        let look = Look { managed: vec![1, 3], guaranteed_outside: 0, held: 0 };
+        let kept = |class, variables: &[&str], look| {
+            let update = keep(&request(class, variables), look)?;
+            assert_eq!(update.container, "7");
+            update.linux?.resources?.cpu
+        };
+        let devices = ["TAILWATER_IOKERNEL=/run/tailwater/socket", "TAILWATER_KTHREADS=2"];
+        let cores = Cpu { quota: None, cpus: "1,3".to_owned() };
+        assert_eq!(kept(Some("best-effort"), &[], Some(&look)), Some(cores));
+        let unlimited = Cpu { quota: Some(Number { value: -1 }), cpus: String::new() };
+        assert_eq!(kept(None, &devices, Some(&look)), Some(unlimited));
+        assert_eq!(kept(Some("best-effort"), &[], None), Some(Cpu::default()), "the requested cores");
+        assert_eq!(kept(None, &[], Some(&look)), None);
+    }
+
+    #[test]
     fn other_containers_are_left_as_they_are() {
         assert_eq!(adjusted(None, &["TAILWATER_IOKERNEL=@tailwater"]), None);
         assert_eq!(adjusted(Some("latency-critical"), &[]), None);
-        assert_eq!(adjust(&CreateRequest::default(), None, Path::new("/a/b")), None);
+        assert_eq!(adjust(&ContainerRequest::default(), None, Path::new("/a/b")), None);
     }
 }

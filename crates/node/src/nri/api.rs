@@ -10,8 +10,9 @@ use std::collections::HashMap;
 pub const RUNTIME: &str = "nri.pkg.api.v1alpha1.Runtime";
 /// Its call for a plugin that begins.
 pub const REGISTER: &str = "RegisterPlugin";
-/// The event of a container that is created, which is number 4, as a bit of a set.
-pub const CREATE_CONTAINER: i32 = 1 << 3;
+/// The events that the plugin is called for, as bits of a set: a container is created (number 4),
+/// and its limits are changed (8).
+pub const EVENTS: i32 = 1 << 3 | 1 << 7;
 /// `UNIMPLEMENTED` (gRPC status codes).
 pub const UNIMPLEMENTED: i32 = 12;
 /// `IOPRIO_CLASS_IDLE`, as NRI numbers it.
@@ -88,9 +89,9 @@ pub struct Synchronized {
     pub more: bool,
 }
 
-/// A container is about to be created.
+/// A container is about to be created, or its limits are about to be changed.
 #[derive(Clone, PartialEq, prost::Message)]
-pub struct CreateRequest {
+pub struct ContainerRequest {
     /// Its pod.
     #[prost(message, optional, tag = "1")]
     pub pod: Option<Pod>,
@@ -116,6 +117,9 @@ pub struct Pod {
 /// A container.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Container {
+    /// Its number at the container runtime.
+    #[prost(string, tag = "1")]
+    pub id: String,
     /// Its name in the pod.
     #[prost(string, tag = "3")]
     pub name: String,
@@ -130,6 +134,33 @@ pub struct CreateResponse {
     /// What is changed.
     #[prost(message, optional, tag = "1")]
     pub adjust: Option<Adjustment>,
+}
+
+/// Answer to `UpdateContainer`.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct UpdateResponse {
+    /// What becomes of the limits: those that are not here are set as they were requested.
+    #[prost(message, repeated, tag = "1")]
+    pub updates: Vec<Update>,
+}
+
+/// Limits of a container that exists.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct Update {
+    /// Its number at the container runtime.
+    #[prost(string, tag = "1")]
+    pub container: String,
+    /// What Linux gives it.
+    #[prost(message, optional, tag = "2")]
+    pub linux: Option<UpdateLinux>,
+}
+
+/// What Linux gives a container that exists.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct UpdateLinux {
+    /// Limits.
+    #[prost(message, optional, tag = "1")]
+    pub resources: Option<Resources>,
 }
 
 /// Changes of a container.

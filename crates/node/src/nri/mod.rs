@@ -1,13 +1,14 @@
-//! The plugin of the container runtime (NRI): it changes containers before they start.
+//! The plugin of the container runtime (NRI): it changes containers before they start, and keeps
+//! what it gave them.
 //!
 //! | module | owns |
 //! |---|---|
 //! | [`frames`] | the multiplexed connection, and ttrpc on it |
 //! | [`api`] | the messages that are used |
-//! | [`mod@adjust`] | pure: what a container gets |
+//! | [`mod@adjust`] | pure: what a container gets, and keeps |
 //!
 //! Owns the conversation: registration, configuration, and an answer for each container that is
-//! created. Containers that exist already are left as they are.
+//! created, or whose limits are changed. Containers that exist already are left as they are.
 
 pub mod adjust;
 pub mod api;
@@ -22,10 +23,10 @@ use tokio::net::UnixStream;
 use tokio::time::sleep;
 
 use crate::watch::States;
-use adjust::adjust;
+use adjust::{adjust, keep};
 use api::{
-    ConfigureResponse, CreateRequest, CreateResponse, REGISTER, RegisterPlugin, Reply, Request, Synchronize,
-    Synchronized,
+    ConfigureResponse, ContainerRequest, CreateResponse, REGISTER, RegisterPlugin, Reply, Request,
+    Synchronize, Synchronized, UpdateResponse,
 };
 use frames::{Frame, Kind, PLUGIN, RUNTIME, Reader};
 
@@ -89,17 +90,21 @@ async fn serve(socket: &Path, iokernel: &Path, states: &States) -> anyhow::Resul
 /// Answers one call.
 fn answer(request: &Request, iokernel: &Path, states: &States) -> Reply {
     let payload = match request.method.as_str() {
-        "Configure" => Ok(ConfigureResponse { events: api::CREATE_CONTAINER }.encode_to_vec()),
+        "Configure" => Ok(ConfigureResponse { events: api::EVENTS }.encode_to_vec()),
         // Of a long list of containers, in parts, further ones are wanted; nothing is changed.
         "Synchronize" => Synchronize::decode(&*request.payload)
             .map_err(|error| error.to_string())
             .map(|Synchronize { more }| Synchronized { more }.encode_to_vec()),
         // Answered by a message without fields.
         "Shutdown" | "StateChange" => Ok(Vec::new()),
-        "CreateContainer" => {
-            CreateRequest::decode(&*request.payload).map_err(|error| error.to_string()).map(|wish| {
+        call @ ("CreateContainer" | "UpdateContainer") => {
+            ContainerRequest::decode(&*request.payload).map_err(|error| error.to_string()).map(|wish| {
                 let look = states.borrow().as_ref().map(|state| state.look.clone());
-                CreateResponse { adjust: adjust(&wish, look.as_ref(), iokernel) }.encode_to_vec()
+                if call == "CreateContainer" {
+                    CreateResponse { adjust: adjust(&wish, look.as_ref(), iokernel) }.encode_to_vec()
+                } else {
+                    UpdateResponse { updates: Vec::from_iter(keep(&wish, look.as_ref())) }.encode_to_vec()
+                }
             })
         }
         other => Err(format!("tailwater-node has no call {other}")),

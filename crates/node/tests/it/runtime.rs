@@ -4,8 +4,8 @@ use std::collections::HashMap;
 
 use prost::Message;
 use tailwater_node::nri::api::{
-    self, ConfigureResponse, Container, CreateRequest, CreateResponse, Pod, RegisterPlugin, Reply, Request,
-    Synchronize, Synchronized,
+    self, ConfigureResponse, Container, ContainerRequest, CreateResponse, Pod, RegisterPlugin, Reply,
+    Request, Synchronize, Synchronized, UpdateResponse,
 };
 use tailwater_node::nri::frames::{Frame, Kind, PLUGIN, RUNTIME, Reader, write};
 use tokio::net::{UnixListener, UnixStream};
@@ -39,12 +39,12 @@ async fn call(stream: &mut UnixStream, method: &str, message: &impl Message) -> 
     Reply::decode(&*answer.payload).expect("an answer")
 }
 
-fn batch() -> CreateRequest {
+fn batch() -> ContainerRequest {
     let annotations = HashMap::from([("tailwater.io/class".to_owned(), "best-effort".to_owned())]);
     let pod = Pod { name: "xz-1".to_owned(), namespace: "night".to_owned(), annotations };
-    CreateRequest {
+    ContainerRequest {
         pod: Some(pod),
-        container: Some(Container { name: "xz".to_owned(), variables: Vec::new() }),
+        container: Some(Container { name: "xz".to_owned(), ..Container::default() }),
     }
 }
 
@@ -61,7 +61,7 @@ fn annotated_pods_become_co_runners_also_when_the_container_runtime_starts_again
             let mut stream = accept(&listener).await;
             let configured = call(&mut stream, "Configure", &()).await;
             let configured = ConfigureResponse::decode(&*configured.payload).expect("its events");
-            assert_eq!(configured.events, api::CREATE_CONTAINER);
+            assert_eq!(configured.events, api::EVENTS);
             for more in [true, false] {
                 let answered = call(&mut stream, "Synchronize", &Synchronize { more }).await;
                 assert_eq!(Synchronized::decode(&*answered.payload), Ok(Synchronized { more }));
@@ -80,9 +80,14 @@ fn annotated_pods_become_co_runners_also_when_the_container_runtime_starts_again
                 tokio::task::yield_now().await;
             };
             assert_eq!(cpus, "1,3");
-            let other = CreateRequest { pod: Some(Pod::default()), container: Some(Container::default()) };
+            let other = ContainerRequest { pod: Some(Pod::default()), container: Some(Container::default()) };
             let left = call(&mut stream, "CreateContainer", &other).await;
             assert_eq!(CreateResponse::decode(&*left.payload), Ok(CreateResponse::default()));
+            // A kubelet gives it other cores.
+            let updated = call(&mut stream, "UpdateContainer", &batch()).await;
+            let UpdateResponse { updates } = UpdateResponse::decode(&*updated.payload).expect("limits");
+            let kept = updates.into_iter().filter_map(|update| update.linux?.resources?.cpu);
+            assert_eq!(kept.map(|cpu| cpu.cpus).collect::<Vec<_>>(), ["1,3"]);
             let unknown = call(&mut stream, "RunPodSandbox", &()).await;
             assert_eq!(unknown.status.expect("it fails").code, api::UNIMPLEMENTED);
         }
