@@ -56,6 +56,6 @@ pub async fn serve(settings: Settings) {
         state.run(),
         core.run(&settings.plugins),
         batch.run(&settings.plugins),
-        nri::run(settings.nri.clone(), settings.iokernel.clone(), looks)
+        nri::run(settings.nri.clone(), looks)
     );
 }

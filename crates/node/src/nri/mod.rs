@@ -33,11 +33,11 @@ use frames::{Frame, Kind, PLUGIN, RUNTIME, Reader};
 const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(2);
 
 /// Serves the container runtime at a socket, for ever.
-pub async fn run(socket: Option<PathBuf>, iokernel: PathBuf, states: States) {
+pub async fn run(socket: Option<PathBuf>, states: States) {
     let Some(socket) = socket else { return std::future::pending().await };
     let mut reported = None;
     loop {
-        let Err(error) = serve(&socket, &iokernel, &states).await;
+        let Err(error) = serve(&socket, &states).await;
         let error = format!("{error:#}");
         if reported.as_ref() != Some(&error) {
             eprintln!("tailwater-node: containers are left as they are: {error}");
@@ -48,7 +48,7 @@ pub async fn run(socket: Option<PathBuf>, iokernel: PathBuf, states: States) {
 }
 
 /// Serves one connection, to its end.
-async fn serve(socket: &Path, iokernel: &Path, states: &States) -> anyhow::Result<std::convert::Infallible> {
+async fn serve(socket: &Path, states: &States) -> anyhow::Result<std::convert::Infallible> {
     let connected = UnixStream::connect(socket).await;
     let mut stream = connected.with_context(|| {
         format!("no NRI at {} (containerd 2, CRI-O; --nri names it, --no-nri does without)", socket.display())
@@ -77,7 +77,7 @@ async fn serve(socket: &Path, iokernel: &Path, states: &States) -> anyhow::Resul
             }
             (PLUGIN, Kind::Request) => {
                 let request = Request::decode(&*frame.payload)?;
-                let reply = answer(&request, iokernel, states);
+                let reply = answer(&request, states);
                 let answered = Frame { kind: Kind::Response, payload: reply.encode_to_vec(), ..frame };
                 frames::write(&mut stream, &answered).await?;
             }
@@ -87,7 +87,7 @@ async fn serve(socket: &Path, iokernel: &Path, states: &States) -> anyhow::Resul
 }
 
 /// Answers one call.
-fn answer(request: &Request, iokernel: &Path, states: &States) -> Reply {
+fn answer(request: &Request, states: &States) -> Reply {
     let payload = match request.method.as_str() {
         "Configure" => Ok(ConfigureResponse { events: api::CREATE_CONTAINER }.encode_to_vec()),
         // Of a long list of containers, in parts, further ones are wanted; nothing is changed.
@@ -99,7 +99,7 @@ fn answer(request: &Request, iokernel: &Path, states: &States) -> Reply {
         "CreateContainer" => {
             CreateRequest::decode(&*request.payload).map_err(|error| error.to_string()).map(|wish| {
                 let look = states.borrow().as_ref().map(|state| state.look.clone());
-                CreateResponse { adjust: adjust(&wish, look.as_ref(), iokernel) }.encode_to_vec()
+                CreateResponse { adjust: adjust(&wish, look.as_ref()) }.encode_to_vec()
             })
         }
         other => Err(format!("tailwater-node has no call {other}")),
