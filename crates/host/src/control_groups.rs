@@ -42,7 +42,7 @@ pub fn folders_of(mountinfo: &str, cgroup: &str) -> Vec<(Version, PathBuf)> {
     let mounts = mountinfo.lines().filter_map(parse_mount);
     let folders = mounts.filter_map(|Mount { version, root, point }| {
         let group = Path::new(cgroup.lines().find_map(|line| group_of(line, version))?);
-        // Outside of what the mount shows nothing is visible, neither is it outside of the namespace.
+        // Nothing is visible outside of what the mount shows, nor outside of the namespace.
         let relative = group.strip_prefix(root).ok()?;
         let is_inside = relative.components().all(|part| part != Component::ParentDir);
         is_inside.then(|| folders(&point, relative).map(move |folder| (version, folder)))

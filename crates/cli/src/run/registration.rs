@@ -6,9 +6,8 @@
 //! whereby it becomes a child of init. It holds a pidfd of the program as standard input, waits at
 //! most [`PATIENCE`] for the program's end, and then reads the IOKernel's list of programs. The
 //! numbers there are those of the IOKernel's PID namespace: in a container of its own a program is
-//! told by the memory that an IOKernel has given it, and where Linux does not show that, the program
-//! is left alone. Nothing is to be undone: the cores are those
-//! of the program's own threads.
+//! told by the memory that an IOKernel has given it, and is left alone where Linux does not show
+//! that. Nothing is to be undone: the cores are those of the program's own threads.
 
 use std::fs;
 use std::io::Write;
