@@ -8,7 +8,7 @@
 //! stand still for the rest of the period, 100 ms by default.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// Which files limit a control group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub enum Version {
 struct Mount {
     version: Version,
     /// The group that the mount point shows.
-    root: String,
+    root: PathBuf,
     point: PathBuf,
 }
 
@@ -41,9 +41,11 @@ pub fn of_process(pid: &str) -> Vec<(Version, PathBuf)> {
 pub fn folders_of(mountinfo: &str, cgroup: &str) -> Vec<(Version, PathBuf)> {
     let mounts = mountinfo.lines().filter_map(parse_mount);
     let folders = mounts.filter_map(|Mount { version, root, point }| {
-        let group = cgroup.lines().find_map(|line| group_of(line, version))?;
-        let relative = group.strip_prefix(root.trim_end_matches('/')).unwrap_or("");
-        Some(folders(&point, relative).map(move |folder| (version, folder)))
+        let group = Path::new(cgroup.lines().find_map(|line| group_of(line, version))?);
+        // Nothing is visible outside of what the mount shows, nor outside of the namespace.
+        let relative = group.strip_prefix(root).ok()?;
+        let is_inside = relative.components().all(|part| part != Component::ParentDir);
+        is_inside.then(|| folders(&point, relative).map(move |folder| (version, folder)))
     });
     folders.flatten().collect()
 }
@@ -53,7 +55,7 @@ pub fn folders_of(mountinfo: &str, cgroup: &str) -> Vec<(Version, PathBuf)> {
 fn parse_mount(line: &str) -> Option<Mount> {
     let (before, after) = line.split_once(" - ")?;
     let mut fields = before.split(' ').skip(3);
-    let (root, point) = (fields.next()?.to_owned(), fields.next()?.into());
+    let (root, point) = (fields.next()?.into(), fields.next()?.into());
     let mut kind = after.split(' ');
     let version = match kind.next()? {
         "cgroup2" => Version::Two,
@@ -76,10 +78,8 @@ fn group_of(line: &str, version: Version) -> Option<&str> {
 }
 
 /// Returns the folder of a group below `point`, and those of its ancestors.
-fn folders(point: &Path, group: &str) -> impl Iterator<Item = PathBuf> + use<> {
+fn folders(point: &Path, group: &Path) -> impl Iterator<Item = PathBuf> + use<> {
     let point = point.to_owned();
-    // A group outside the namespace begins with `/..`: nothing of it is visible here.
-    let group = if group.contains("/..") { "" } else { group.trim_start_matches('/') };
     let lowest = point.join(group);
     let inside: Vec<PathBuf> =
         lowest.ancestors().take_while(|folder| folder.starts_with(&point)).map(Path::to_owned).collect();
@@ -137,7 +137,7 @@ mod tests {
             paths(&["/r/cpu/a/b", "/r/cpu/a", "/r/cpu"])
         );
         assert_eq!(folders("0::/web.service\n"), paths(&["/two/web.service", "/two"]));
-        assert_eq!(folders("0::/../other\n"), paths(&["/two"]), "outside of the namespace");
+        assert_eq!(folders("0::/../other\n"), paths(&[]), "outside of the namespace");
         assert_eq!(folders("1:cpu\ngarbage"), paths(&[]));
         assert!(of_process("-1").is_empty());
     }
@@ -165,6 +165,23 @@ mod tests {
         assert_eq!(lowest_quota("0::/\n"), None);
         assert_eq!(lowest_quota("0::/../outside\n"), None);
         assert_eq!(super::lowest_quota(folders_of("", "0::/pod\n")), None);
+    }
+
+    #[test]
+    fn the_quota_of_a_mount_is_not_that_of_a_group_outside_of_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let point = folder.path().display();
+        group(folder.path(), "", &[("cpu.max", "50000 100000\n")]);
+        let lowest_quota = |root: &str, cgroup: &str| {
+            let mountinfo = format!("1 0 0:1 {root} {point} rw - cgroup2 cgroup2 rw\n");
+            lowest_quota(folders_of(&mountinfo, cgroup)).map(|quota| quota.cores)
+        };
+        assert_eq!(lowest_quota("/docker/7", "0::/docker/7/web\n"), Some(0.5));
+        assert_eq!(lowest_quota("/../7", "0::/../7/web\n"), Some(0.5));
+        for outside in ["/docker/77", "/docker", "/user.slice", "/docker/7/../8"] {
+            assert_eq!(lowest_quota("/docker/7", &format!("0::{outside}\n")), None, "{outside}");
+        }
+        assert_eq!(lowest_quota("/", "0::/../8\n"), None);
     }
 
     #[test]

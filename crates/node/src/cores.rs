@@ -55,6 +55,7 @@ impl Look {
 #[derive(Debug)]
 pub struct Window {
     most: usize,
+    managed: Vec<u64>,
     held: VecDeque<u64>,
 }
 
@@ -62,22 +63,21 @@ impl Window {
     /// Returns an empty one of so many looks, at least one.
     #[must_use]
     pub fn new(most: usize) -> Self {
-        Self { most: most.max(1), held: VecDeque::new() }
+        Self { most: most.max(1), managed: Vec::new(), held: VecDeque::new() }
     }
 
-    /// Enters a look; returns the cores that services left over, on the average of the looks, to
-    /// the nearest whole one.
+    /// Enters a look; returns the cores that services left over, on the average of the looks at the
+    /// same lent cores, to the nearest whole one.
     pub fn enter(&mut self, look: &Look) -> u64 {
+        if self.managed != look.managed {
+            self.managed.clone_from(&look.managed);
+            self.held.clear();
+        }
         self.held.truncate(self.most - 1);
         self.held.push_front(look.held);
         let (sum, looks) = (self.held.iter().sum::<u64>(), self.held.len() as u64);
         let all = look.managed.len() as u64 * looks;
         (2 * all.saturating_sub(sum) + looks) / (2 * looks)
-    }
-
-    /// Forgets all looks: another IOKernel may lend other cores.
-    pub fn clear(&mut self) {
-        self.held.clear();
     }
 }
 
@@ -136,7 +136,8 @@ mod tests {
         assert_eq!([left(&mut window, 0), left(&mut window, 0)], [1, 2], "1.33, 1.5");
         // The first one is out.
         assert_eq!(left(&mut window, 0), 2);
-        window.clear();
+        // Other cores are lent, as by another IOKernel.
+        assert_eq!(window.enter(&look(&[1, 2, 3], 3)), 0);
         assert_eq!(left(&mut window, 1), 1);
         // More than are lent, while the IOKernel's list changes.
         assert_eq!(left(&mut window, 9), 0);

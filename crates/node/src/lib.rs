@@ -9,15 +9,17 @@
 //! | [`nri`] | the plugin of the container runtime, which changes containers before they start |
 //!
 //! The agent keeps nothing: what pods hold is the kubelet's record, and what a container was given
-//! is the container's. So it may end and start at any time.
+//! is the container's. So it may end and start at any time; a container that starts meanwhile is
+//! not adjusted, and stays so.
 //!
 //! # Crash and lie
 //!
 //! | what happens | then |
 //! |---|---|
-//! | the agent ends | pods run on; the kubelet starts no further pod with these resources until it is back |
+//! | the agent ends | pods run on; the kubelet starts no further pod with these resources until it is back; other containers start as they are |
 //! | the kubelet ends | pods run on; the agent registers again as soon as there is a new `kubelet.sock` |
-//! | the IOKernel ends | its cores are unhealthy, so that no pod is started with them; pods wait for it and attach again |
+//! | the IOKernel ends | after five seconds its cores are unhealthy, so that no pod is started with them; pods wait for it and attach again |
+//! | the folder of the IOKernel's socket is deleted | the agent ends: it has a mount of that folder, in which no socket will appear; its next start has the new one |
 //! | the container runtime ends | the agent connects again every few seconds |
 //! | a pod is killed | the IOKernel lends its cores to others at once; the kubelet frees the devices |
 //! | a peer sends a message that cannot be decoded, or too long a one | the call fails, or the connection ends and is made anew |
@@ -29,7 +31,7 @@ pub mod nri;
 pub mod plugin;
 pub mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use plugin::{Kind, Plugin};
@@ -47,15 +49,29 @@ pub struct Settings {
     pub window: Duration,
 }
 
-/// Serves the kubelet and the container runtime until the future is dropped.
-pub async fn serve(settings: Settings) {
-    let (state, looks) = watch::channel(settings.iokernel.clone(), settings.window);
+impl Settings {
+    /// Returns the folder of the control socket, which is mounted into pods.
+    #[must_use]
+    pub fn folder(&self) -> PathBuf {
+        self.iokernel.parent().unwrap_or(Path::new("/")).to_owned()
+    }
+}
+
+/// Serves the kubelet and the container runtime until the future is dropped, or returns why that
+/// has no use.
+pub async fn serve(settings: Settings) -> anyhow::Error {
+    let (state, looks) = watch::channel(&settings);
     let core = Plugin::new(Kind::Core, &settings, looks.clone());
     let batch = Plugin::new(Kind::Batch, &settings, looks.clone());
-    tokio::join!(
-        state.run(),
-        core.run(&settings.plugins),
-        batch.run(&settings.plugins),
-        nri::run(settings.nri.clone(), settings.iokernel.clone(), looks)
-    );
+    let plugins = async {
+        tokio::join!(
+            core.run(&settings.plugins),
+            batch.run(&settings.plugins),
+            nri::run(settings.nri.clone(), looks)
+        )
+    };
+    tokio::select! {
+        error = state.run() => error,
+        ends = plugins => match ends.0 {},
+    }
 }

@@ -57,7 +57,7 @@ fn run(cli: Cli) -> anyhow::Result<()> {
         let mut term = signal(SignalKind::terminate()).context("cannot wait for SIGTERM")?;
         let mut int = signal(SignalKind::interrupt()).context("cannot wait for SIGINT")?;
         tokio::select! {
-            () = serve(settings) => {}
+            error = serve(settings) => return Err(error),
             _ = term.recv() => {}
             _ = int.recv() => {}
         }

@@ -78,6 +78,7 @@ impl Kind {
 pub struct Plugin {
     kind: Kind,
     iokernel: PathBuf,
+    folder: PathBuf,
     states: States,
 }
 
@@ -85,11 +86,11 @@ impl Plugin {
     /// Returns that of a resource.
     #[must_use]
     pub fn new(kind: Kind, settings: &Settings, states: States) -> Self {
-        Self { kind, iokernel: settings.iokernel.clone(), states }
+        Self { kind, iokernel: settings.iokernel.clone(), folder: settings.folder(), states }
     }
 
     /// Serves the kubelet of a folder, for ever.
-    pub async fn run(self, folder: &Path) {
+    pub async fn run(self, folder: &Path) -> Infallible {
         let mut reported = None;
         loop {
             if let Err(error) = self.serve(folder).await {
@@ -115,8 +116,8 @@ impl Plugin {
         let _ = std::fs::remove_file(&own);
         let listener =
             UnixListener::bind(&own).with_context(|| format!("cannot listen at {}", own.display()))?;
-        let _removed = Removed(own.clone());
         let bound = identity(&own);
+        let _removed = Removed(own.clone(), bound);
         let server =
             Server::builder().serve_with_incoming(Calls(self.clone()), UnixListenerStream::new(listener));
         let replaced = async {
@@ -173,7 +174,7 @@ impl Plugin {
 
     /// Returns what a container gets with so many devices.
     fn give(&self, devices: usize) -> Given {
-        let folder = self.iokernel.parent().unwrap_or(Path::new("/")).display().to_string();
+        let folder = self.folder.display().to_string();
         let mut variables = HashMap::from([
             ("TAILWATER_IOKERNEL".to_owned(), self.iokernel.display().to_string()),
             ("TAILWATER_KTHREADS".to_owned(), devices.to_string()),
@@ -237,12 +238,14 @@ impl Service<http::Request<Body>> for Calls {
     }
 }
 
-/// A socket's file, removed at the end.
-struct Removed(PathBuf);
+/// A socket's file, removed at the end unless it is another one by then.
+struct Removed(PathBuf, Option<(u64, u64, i64)>);
 
 impl Drop for Removed {
     fn drop(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
+        if identity(&self.0) == self.1 {
+            let _ = std::fs::remove_file(&self.0);
+        }
     }
 }
 

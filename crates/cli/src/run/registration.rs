@@ -6,8 +6,8 @@
 //! whereby it becomes a child of init. It holds a pidfd of the program as standard input, waits at
 //! most [`PATIENCE`] for the program's end, and then reads the IOKernel's list of programs. The
 //! numbers there are those of the IOKernel's PID namespace: in a container of its own a program is
-//! told by the memory that an IOKernel has given it. Nothing is to be undone: the cores are those
-//! of the program's own threads.
+//! told by the memory that an IOKernel has given it, and is left alone where Linux does not show
+//! that. Nothing is to be undone: the cores are those of the program's own threads.
 
 use std::fs;
 use std::io::Write;
@@ -129,14 +129,22 @@ fn problem(args: &WatchArgs, statistics: anyhow::Result<Value>) -> Option<String
     let runtimes = statistics["runtimes"].as_array().map_or(&[][..], Vec::as_slice);
     let registered = runtimes.iter().filter_map(|runtime| i32::try_from(runtime["pid"].as_i64()?).ok());
     let is_listed = registered.into_iter().any(|pid| is_or_descends_from(pid, args.pid));
-    let is_registered = is_listed || proc::descendants(args.pid).into_iter().any(has_region);
+    let is_registered = is_listed || proc::descendants(args.pid).into_iter().any(may_have_region);
     (!is_registered).then(|| format!("not registered at {} after {} s", args.iokernel, PATIENCE.as_secs()))
 }
 
-/// Returns whether a process has the memory of a registered program.
-fn has_region(pid: i32) -> bool {
-    let maps = fs::read(format!("/proc/{pid}/maps")).unwrap_or_default();
-    String::from_utf8_lossy(&maps).contains(&format!("/memfd:{REGION_NAME} "))
+/// Returns whether a process may have the memory of a registered program.
+fn may_have_region(pid: i32) -> bool {
+    shows_region(fs::read(format!("/proc/{pid}/maps")))
+}
+
+/// As [`may_have_region`], from the text of the file. Linux does not show that of a program with
+/// more rights than this one: such a program is not taken for an unregistered one.
+fn shows_region(maps: std::io::Result<Vec<u8>>) -> bool {
+    match maps {
+        Ok(maps) => String::from_utf8_lossy(&maps).contains(&format!("/memfd:{REGION_NAME} ")),
+        Err(error) => error.kind() == std::io::ErrorKind::PermissionDenied,
+    }
 }
 
 fn is_or_descends_from(pid: i32, ancestor: i32) -> bool {
@@ -153,6 +161,7 @@ fn parent(pid: i32) -> Option<i32> {
 mod tests {
     use serde_json::json;
     use tailwater_shm::layout::{Region, RegionSpec};
+    use tailwater_testkit::Program;
 
     use super::*;
 
@@ -167,16 +176,25 @@ mod tests {
         let unregistered = problem(&args(own), with(parent)).unwrap();
         assert!(unregistered.contains("@here") && unregistered.contains("1 s"), "{unregistered}");
         // As of another PID namespace: the list has a number that is not known here.
-        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
-        let of_child = args(child.id().cast_signed());
+        let child = Program::start(Command::new("sleep").arg("60"));
+        let of_child = args(child.pid().cast_signed());
         assert!(problem(&of_child, with(own)).is_some());
         let (region, ..) =
             Region::create(REGION_NAME, RegionSpec::new(1, 1 << 16).unwrap(), 1_000_000_000).unwrap();
         assert_eq!(problem(&args(own), with(-1)), None);
         drop(region);
-        child.kill().unwrap();
-        child.wait().unwrap();
         let absent = problem(&args(own), query::statistics("@tailwater-no-such-socket")).unwrap();
         assert!(absent.contains("no IOKernel") && absent.contains("@tailwater-no-such"));
+    }
+
+    #[test]
+    fn a_program_that_linux_does_not_show_is_not_taken_for_an_unregistered_one() {
+        use std::io::{Error, ErrorKind};
+        assert!(shows_region(Err(Error::from(ErrorKind::PermissionDenied))));
+        assert!(!shows_region(Err(Error::from(ErrorKind::NotFound))), "it has ended");
+        assert!(shows_region(Ok(
+            format!("7f0000-7f1000 rw-s 0 /memfd:{REGION_NAME} (deleted)\n").into_bytes()
+        )));
+        assert!(!shows_region(Ok(b"7f0000-7f1000 r-xp 0 /bin/sleep\n".to_vec())));
     }
 }

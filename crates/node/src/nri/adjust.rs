@@ -1,15 +1,17 @@
 //! What a container gets before it starts, and keeps when its limits are changed.
 //!
-//! Pure. A container of a pod with the annotation `tailwater.io/class: best-effort` becomes a batch
-//! co-runner, as by `tailwater run --batch --cgroup`: its control group is idle and has the lent
-//! cores only. A container with devices of this agent gets its name, and loses its CPU limit, which
+//! Pure. A container of a pod with the annotation `tailwater.io/class: best-effort`, and one with
+//! devices `tailwater.io/batch-core`, becomes a batch co-runner, as by `tailwater run --batch
+//! --cgroup`: its control group is idle among those of its pod, and has the lent cores only. A
+//! container with devices of this agent gets its name; one of a service loses its CPU limit, which
 //! would stop its kthreads. All others are left as they are.
-
-use std::path::Path;
+//!
+//! No container gets the IOKernel's socket here. It comes with devices: whoever may annotate a pod
+//! is thereby not let to the IOKernel, for which root of most containers is root of the node.
 
 use super::api::{
-    Adjustment, Container, ContainerRequest, Cpu, IDLE, IoPriority, Linux, Mount, Number, Pod, Resources,
-    Update, UpdateLinux, Variable,
+    Adjustment, Container, ContainerRequest, Cpu, IDLE, IoPriority, Linux, Number, Pod, Resources, Update,
+    UpdateLinux, Variable,
 };
 use crate::cores::{Look, name};
 
@@ -28,8 +30,10 @@ struct Ours<'a> {
 impl<'a> Ours<'a> {
     fn of(request: &'a ContainerRequest) -> Option<Self> {
         let (pod, container) = (request.pod.as_ref()?, request.container.as_ref()?);
-        let is_batch = pod.annotations.get(CLASS.0).is_some_and(|class| class == CLASS.1);
-        let has_devices = has(container, "TAILWATER_IOKERNEL") && has(container, "TAILWATER_KTHREADS");
+        let has_devices = value(container, "TAILWATER_IOKERNEL").is_some()
+            && value(container, "TAILWATER_KTHREADS").is_some();
+        let is_batch = pod.annotations.get(CLASS.0).is_some_and(|class| class == CLASS.1)
+            || has_devices && value(container, "TAILWATER_CLASS") == Some(CLASS.1);
         (is_batch || has_devices).then_some(Self { pod, container, is_batch, has_devices })
     }
 
@@ -37,40 +41,37 @@ impl<'a> Ours<'a> {
     fn cpu(&self, look: Option<&Look>) -> Cpu {
         // No list at all would mean all cores.
         let cpus = look.filter(|_| self.is_batch).map(Look::cpuset).unwrap_or_default();
-        Cpu { quota: self.has_devices.then_some(Number { value: -1 }), cpus }
+        Cpu { quota: (!self.is_batch).then_some(Number { value: -1 }), cpus }
     }
 }
 
-fn has(container: &Container, key: &str) -> bool {
-    container.variables.iter().any(|variable| variable.split_once('=').is_some_and(|(name, _)| name == key))
+/// Returns the value of a variable of the environment; of several, the last counts.
+fn value<'a>(container: &'a Container, key: &str) -> Option<&'a str> {
+    let mut values = container.variables.iter().filter_map(|variable| variable.split_once('='));
+    values.rfind(|(name, _)| *name == key).map(|(_, value)| value)
 }
 
 /// Returns what is changed; `None`: nothing. `look` is `None` while no IOKernel answers: a
 /// co-runner is then idle, and has the cores that it had.
 #[must_use]
-pub fn adjust(request: &ContainerRequest, look: Option<&Look>, iokernel: &Path) -> Option<Adjustment> {
+pub fn adjust(request: &ContainerRequest, look: Option<&Look>) -> Option<Adjustment> {
     let ours = Ours::of(request)?;
     let Ours { pod, container, is_batch, has_devices } = ours;
     let mut adjustment = Adjustment::default();
-    let mut set = |key: &str, value: String| {
-        if !has(container, key) {
+    if has_devices {
+        let mut set = |key: &str, value: String| {
             adjustment.variables.push(Variable { key: key.to_owned(), value });
+        };
+        // A name of another namespace could be that of another's program; one without a slash would
+        // count as guaranteed outside of pods.
+        let is_own =
+            |name: &str| name.strip_prefix(&*pod.namespace).is_some_and(|name| name.starts_with('/'));
+        if !value(container, "TAILWATER_NAME").is_some_and(is_own) {
+            set("TAILWATER_NAME", name(&pod.namespace, &pod.name, &container.name));
         }
-    };
-    set("TAILWATER_NAME", name(&pod.namespace, &pod.name, &container.name));
-    if is_batch {
-        set("TAILWATER_CLASS", CLASS.1.to_owned());
-        set("TAILWATER_IOKERNEL", iokernel.display().to_string());
-    }
-    if !has_devices {
-        let folder = iokernel.parent().unwrap_or(Path::new("/")).display().to_string();
-        let options = ["rbind", "ro"].map(str::to_owned).to_vec();
-        adjustment.mounts.push(Mount {
-            destination: folder.clone(),
-            kind: "bind".to_owned(),
-            source: folder,
-            options,
-        });
+        if is_batch && value(container, "TAILWATER_CLASS").is_none() {
+            set("TAILWATER_CLASS", CLASS.1.to_owned());
+        }
     }
     let mut resources = Resources { cpu: Some(ours.cpu(look)), ..Resources::default() };
     if is_batch {
@@ -108,7 +109,7 @@ mod tests {
 
     fn adjusted(class: Option<&str>, variables: &[&str]) -> Option<Adjustment> {
         let look = Look { managed: vec![1, 3], guaranteed_outside: 0, held: 0 };
-        adjust(&request(class, variables), Some(&look), Path::new("/run/tailwater/socket"))
+        adjust(&request(class, variables), Some(&look))
     }
 
     fn variable<'a>(adjustment: &'a Adjustment, key: &str) -> Option<&'a str> {
@@ -124,26 +125,49 @@ mod tests {
         assert_eq!(resources.cpu, Some(Cpu { quota: None, cpus: "1,3".to_owned() }));
         assert_eq!(resources.unified["cpu.idle"], "1");
         assert_eq!(linux.io_priority, Some(IoPriority { class: IDLE }));
-        assert_eq!(adjustment.mounts[0].destination, "/run/tailwater");
-        assert_eq!(variable(&adjustment, "TAILWATER_NAME"), Some("night/xz-1/xz"));
-        assert_eq!(variable(&adjustment, "TAILWATER_CLASS"), Some("best-effort"));
+        assert_eq!(adjustment.variables, [], "no way to the socket");
         // Without an IOKernel: no list, which leaves the cores as they are.
-        let without =
-            adjust(&request(Some("best-effort"), &[]), None, Path::new("/run/tailwater/socket")).unwrap();
+        let without = adjust(&request(Some("best-effort"), &[]), None).unwrap();
         assert_eq!(without.linux.unwrap().resources.unwrap().cpu, Some(Cpu::default()));
     }
 
+    const DEVICES: [&str; 2] = ["TAILWATER_IOKERNEL=/run/tailwater/socket", "TAILWATER_KTHREADS=2"];
+
     #[test]
-    fn a_container_with_devices_gets_its_name_and_loses_its_limit() {
-        let devices = ["TAILWATER_IOKERNEL=/run/tailwater/socket", "TAILWATER_KTHREADS=2"];
-        let adjustment = adjusted(None, &devices).unwrap();
+    fn a_service_with_devices_gets_its_name_and_loses_its_limit() {
+        let adjustment = adjusted(None, &DEVICES).unwrap();
         let resources = adjustment.linux.as_ref().unwrap().resources.as_ref().unwrap();
         assert_eq!(resources.cpu.as_ref().unwrap().quota, Some(Number { value: -1 }));
-        assert!(resources.unified.is_empty() && adjustment.mounts.is_empty(), "mounted by the device plugin");
+        assert!(resources.unified.is_empty());
+        assert_eq!(variable(&adjustment, "TAILWATER_NAME"), Some("night/xz-1/xz"));
         assert_eq!(adjustment.variables.len(), 1);
-        // The pod's own name stays.
-        let named = [devices[0], devices[1], "TAILWATER_NAME=mine"];
-        assert_eq!(adjusted(None, &named).unwrap().variables, []);
+    }
+
+    #[test]
+    fn a_name_of_the_pods_own_stays_if_it_is_in_its_namespace() {
+        let named = |name: &str| {
+            let variable_of_pod = format!("TAILWATER_NAME={name}");
+            let adjustment = adjusted(None, &[DEVICES[0], DEVICES[1], &variable_of_pod]).unwrap();
+            variable(&adjustment, "TAILWATER_NAME").unwrap_or(name).to_owned()
+        };
+        assert_eq!(named("night/mine"), "night/mine");
+        for other in ["mine", "day/web-1/web", "nightly/web-1/web", "night"] {
+            assert_eq!(named(other), "night/xz-1/xz", "{other}");
+        }
+    }
+
+    #[test]
+    fn a_container_with_devices_of_batch_is_a_co_runner_and_keeps_its_limit() {
+        let classed = [DEVICES[0], DEVICES[1], "TAILWATER_CLASS=best-effort"];
+        for (class, variables) in [(None, &classed[..]), (Some("best-effort"), &DEVICES[..])] {
+            let adjustment = adjusted(class, variables).unwrap();
+            let resources = adjustment.linux.as_ref().unwrap().resources.as_ref().unwrap();
+            assert_eq!(resources.cpu, Some(Cpu { quota: None, cpus: "1,3".to_owned() }), "{variables:?}");
+            assert_eq!(resources.unified["cpu.idle"], "1");
+            assert_eq!(variable(&adjustment, "TAILWATER_NAME"), Some("night/xz-1/xz"));
+        }
+        let annotated = adjusted(Some("best-effort"), &DEVICES).unwrap();
+        assert_eq!(variable(&annotated, "TAILWATER_CLASS"), Some("best-effort"));
     }
 
     #[test]
@@ -154,11 +178,10 @@ mod tests {
             assert_eq!(update.container, "7");
             update.linux?.resources?.cpu
         };
-        let devices = ["TAILWATER_IOKERNEL=/run/tailwater/socket", "TAILWATER_KTHREADS=2"];
         let cores = Cpu { quota: None, cpus: "1,3".to_owned() };
         assert_eq!(kept(Some("best-effort"), &[], Some(&look)), Some(cores));
         let unlimited = Cpu { quota: Some(Number { value: -1 }), cpus: String::new() };
-        assert_eq!(kept(None, &devices, Some(&look)), Some(unlimited));
+        assert_eq!(kept(None, &DEVICES, Some(&look)), Some(unlimited));
         assert_eq!(kept(Some("best-effort"), &[], None), Some(Cpu::default()), "the requested cores");
         assert_eq!(kept(None, &[], Some(&look)), None);
     }
@@ -167,6 +190,6 @@ mod tests {
     fn other_containers_are_left_as_they_are() {
         assert_eq!(adjusted(None, &["TAILWATER_IOKERNEL=@tailwater"]), None);
         assert_eq!(adjusted(Some("latency-critical"), &[]), None);
-        assert_eq!(adjust(&ContainerRequest::default(), None, Path::new("/a/b")), None);
+        assert_eq!(adjust(&ContainerRequest::default(), None), None);
     }
 }

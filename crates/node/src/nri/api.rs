@@ -49,7 +49,7 @@ pub struct Status {
     /// The number.
     #[prost(int32, tag = "1")]
     pub code: i32,
-    /// The words.
+    /// A message for a person.
     #[prost(string, tag = "2")]
     pub message: String,
 }
@@ -95,7 +95,7 @@ pub struct ContainerRequest {
     /// Its pod.
     #[prost(message, optional, tag = "1")]
     pub pod: Option<Pod>,
-    /// It.
+    /// The container.
     #[prost(message, optional, tag = "2")]
     pub container: Option<Container>,
 }
@@ -166,32 +166,12 @@ pub struct UpdateLinux {
 /// Changes of a container.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Adjustment {
-    /// Mounts besides.
-    #[prost(message, repeated, tag = "3")]
-    pub mounts: Vec<Mount>,
     /// Environment besides.
     #[prost(message, repeated, tag = "4")]
     pub variables: Vec<Variable>,
     /// What Linux gives it.
     #[prost(message, optional, tag = "6")]
     pub linux: Option<Linux>,
-}
-
-/// A mount.
-#[derive(Clone, PartialEq, prost::Message)]
-pub struct Mount {
-    /// Its place in the container.
-    #[prost(string, tag = "1")]
-    pub destination: String,
-    /// `bind`.
-    #[prost(string, tag = "2")]
-    pub kind: String,
-    /// Its place on the node.
-    #[prost(string, tag = "3")]
-    pub source: String,
-    /// Options of mount(8).
-    #[prost(string, repeated, tag = "4")]
-    pub options: Vec<String>,
 }
 
 /// A variable of the environment.
@@ -241,7 +221,7 @@ pub struct Cpu {
 /// A number that may be left out.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Number {
-    /// It.
+    /// The number.
     #[prost(int64, tag = "1")]
     pub value: i64,
 }

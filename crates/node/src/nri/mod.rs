@@ -14,6 +14,7 @@ pub mod adjust;
 pub mod api;
 pub mod frames;
 
+use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -33,12 +34,15 @@ use frames::{Frame, Kind, PLUGIN, RUNTIME, Reader};
 /// Time between two attempts to connect.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(2);
 
+/// `INVALID_ARGUMENT` (gRPC status codes): the message cannot be decoded.
+pub const INVALID_ARGUMENT: i32 = 3;
+
 /// Serves the container runtime at a socket, for ever.
-pub async fn run(socket: Option<PathBuf>, iokernel: PathBuf, states: States) {
+pub async fn run(socket: Option<PathBuf>, states: States) -> Infallible {
     let Some(socket) = socket else { return std::future::pending().await };
     let mut reported = None;
     loop {
-        let Err(error) = serve(&socket, &iokernel, &states).await;
+        let Err(error) = serve(&socket, &states).await;
         let error = format!("{error:#}");
         if reported.as_ref() != Some(&error) {
             eprintln!("tailwater-node: containers are left as they are: {error}");
@@ -49,7 +53,7 @@ pub async fn run(socket: Option<PathBuf>, iokernel: PathBuf, states: States) {
 }
 
 /// Serves one connection, to its end.
-async fn serve(socket: &Path, iokernel: &Path, states: &States) -> anyhow::Result<std::convert::Infallible> {
+async fn serve(socket: &Path, states: &States) -> anyhow::Result<Infallible> {
     let connected = UnixStream::connect(socket).await;
     let mut stream = connected.with_context(|| {
         format!("no NRI at {} (containerd 2, CRI-O; --nri names it, --no-nri does without)", socket.display())
@@ -78,7 +82,7 @@ async fn serve(socket: &Path, iokernel: &Path, states: &States) -> anyhow::Resul
             }
             (PLUGIN, Kind::Request) => {
                 let request = Request::decode(&*frame.payload)?;
-                let reply = answer(&request, iokernel, states);
+                let reply = answer(&request, states);
                 let answered = Frame { kind: Kind::Response, payload: reply.encode_to_vec(), ..frame };
                 frames::write(&mut stream, &answered).await?;
             }
@@ -88,31 +92,32 @@ async fn serve(socket: &Path, iokernel: &Path, states: &States) -> anyhow::Resul
 }
 
 /// Answers one call.
-fn answer(request: &Request, iokernel: &Path, states: &States) -> Reply {
-    let payload = match request.method.as_str() {
+fn answer(request: &Request, states: &States) -> Reply {
+    let answered = match request.method.as_str() {
         "Configure" => Ok(ConfigureResponse { events: api::EVENTS }.encode_to_vec()),
         // Of a long list of containers, in parts, further ones are wanted; nothing is changed.
         "Synchronize" => Synchronize::decode(&*request.payload)
-            .map_err(|error| error.to_string())
             .map(|Synchronize { more }| Synchronized { more }.encode_to_vec()),
         // Answered by a message without fields.
         "Shutdown" | "StateChange" => Ok(Vec::new()),
         call @ ("CreateContainer" | "UpdateContainer") => {
-            ContainerRequest::decode(&*request.payload).map_err(|error| error.to_string()).map(|wish| {
+            ContainerRequest::decode(&*request.payload).map(|wish| {
                 let look = states.borrow().as_ref().map(|state| state.look.clone());
                 if call == "CreateContainer" {
-                    CreateResponse { adjust: adjust(&wish, look.as_ref(), iokernel) }.encode_to_vec()
+                    CreateResponse { adjust: adjust(&wish, look.as_ref()) }.encode_to_vec()
                 } else {
                     UpdateResponse { updates: Vec::from_iter(keep(&wish, look.as_ref())) }.encode_to_vec()
                 }
             })
         }
-        other => Err(format!("tailwater-node has no call {other}")),
+        other => return failure(api::UNIMPLEMENTED, format!("tailwater-node has no call {other}")),
     };
-    match payload {
+    match answered {
         Ok(payload) => Reply { status: None, payload },
-        Err(message) => {
-            Reply { status: Some(api::Status { code: api::UNIMPLEMENTED, message }), payload: Vec::new() }
-        }
+        Err(error) => failure(INVALID_ARGUMENT, error.to_string()),
     }
+}
+
+fn failure(code: i32, message: String) -> Reply {
+    Reply { status: Some(api::Status { code, message }), payload: Vec::new() }
 }

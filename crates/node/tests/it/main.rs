@@ -13,8 +13,13 @@ use tailwater_testkit::Program;
 
 /// Starts the agent with all its sockets in a folder.
 fn agent(folder: &Path) -> Program {
+    agent_of(folder, &folder.join("run/socket"))
+}
+
+/// As [`agent`], for an IOKernel at another socket.
+fn agent_of(folder: &Path, iokernel: &Path) -> Program {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-node"));
-    command.arg("--iokernel").arg(folder.join("run/socket")).arg("--plugins").arg(folder.join("plugins"));
+    command.arg("--iokernel").arg(iokernel).arg("--plugins").arg(folder.join("plugins"));
     Program::start(command.arg("--nri").arg(folder.join("nri.sock")).args(["--window", "1"]))
 }
 

@@ -1,21 +1,28 @@
 //! A stand-in for the container runtime, and what the agent does to containers.
 
 use std::collections::HashMap;
+use std::time::Duration;
 
 use prost::Message;
+use tailwater_node::nri::INVALID_ARGUMENT;
 use tailwater_node::nri::api::{
-    self, ConfigureResponse, Container, ContainerRequest, CreateResponse, Pod, RegisterPlugin, Reply,
+    self, ConfigureResponse, Container, ContainerRequest, CreateResponse, Number, Pod, RegisterPlugin, Reply,
     Request, Synchronize, Synchronized, UpdateResponse,
 };
 use tailwater_node::nri::frames::{Frame, Kind, PLUGIN, RUNTIME, Reader, write};
 use tokio::net::{UnixListener, UnixStream};
+use tokio::time::{sleep, timeout};
 
 use crate::iokernel::IoKernel;
 use crate::{agent, folder};
 
+/// Longest wait for the agent.
+const PATIENCE: Duration = Duration::from_secs(120);
+
 /// Accepts the agent and its registration.
 async fn accept(listener: &UnixListener) -> UnixStream {
-    let (mut stream, _) = listener.accept().await.expect("the agent connects");
+    let connected = timeout(PATIENCE, listener.accept()).await.expect("the agent connects in time");
+    let (mut stream, _) = connected.expect("it is accepted");
     let frame = Reader::default().read(&mut stream).await.expect("a registration");
     assert_eq!((frame.connection, frame.kind), (RUNTIME, Kind::Request));
     let request = Request::decode(&*frame.payload).expect("a call");
@@ -67,18 +74,21 @@ fn annotated_pods_become_co_runners_also_when_the_container_runtime_starts_again
                 assert_eq!(Synchronized::decode(&*answered.payload), Ok(Synchronized { more }));
             }
             // The agent may not have asked the IOKernel yet.
-            let cpus = loop {
-                let created = call(&mut stream, "CreateContainer", &batch()).await;
-                let created = CreateResponse::decode(&*created.payload).expect("an adjustment");
-                let linux = created.adjust.expect("it is adjusted").linux.expect("by Linux");
-                let resources = linux.resources.expect("its limits");
-                assert_eq!(resources.unified["cpu.idle"], "1");
-                let cpus = resources.cpu.expect("its cores").cpus;
-                if !cpus.is_empty() {
-                    break cpus;
+            let cpus = async {
+                loop {
+                    let created = call(&mut stream, "CreateContainer", &batch()).await;
+                    let created = CreateResponse::decode(&*created.payload).expect("an adjustment");
+                    let linux = created.adjust.expect("it is adjusted").linux.expect("by Linux");
+                    let resources = linux.resources.expect("its limits");
+                    assert_eq!(resources.unified["cpu.idle"], "1");
+                    let cpus = resources.cpu.expect("its cores").cpus;
+                    if !cpus.is_empty() {
+                        break cpus;
+                    }
+                    sleep(Duration::from_millis(10)).await;
                 }
-                tokio::task::yield_now().await;
             };
+            let cpus = timeout(PATIENCE, cpus).await.expect("the agent asks the IOKernel in time");
             assert_eq!(cpus, "1,3");
             let other = ContainerRequest { pod: Some(Pod::default()), container: Some(Container::default()) };
             let left = call(&mut stream, "CreateContainer", &other).await;
@@ -90,6 +100,9 @@ fn annotated_pods_become_co_runners_also_when_the_container_runtime_starts_again
             assert_eq!(kept.map(|cpu| cpu.cpus).collect::<Vec<_>>(), ["1,3"]);
             let unknown = call(&mut stream, "RunPodSandbox", &()).await;
             assert_eq!(unknown.status.expect("it fails").code, api::UNIMPLEMENTED);
+            // Field 1 of the message is a number here.
+            let garbled = call(&mut stream, "CreateContainer", &Number { value: 1 }).await;
+            assert_eq!(garbled.status.expect("it fails").code, INVALID_ARGUMENT);
         }
     });
 }
