@@ -6,7 +6,7 @@
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 exec </dev/null
-export CI=true CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0 RUST_BACKTRACE=1
+export CI=true CARGO_TERM_COLOR=never CARGO_INCREMENTAL=0 RUST_BACKTRACE=1 PYTHONDONTWRITEBYTECODE=1
 unset RUSTFLAGS
 export CARGO_TARGET_DIR="$PWD/target"
 work=$(mktemp -d)

@@ -1,10 +1,14 @@
 /* The option --tailwater of srun, sbatch and salloc: a SPANK plugin (spank(8)).
  *
- * Owns the option, the environment of the tasks of a step, and the checks that a step can be what it
- * asks for. It keeps nothing: what it does to a task is a property of that task's process, and ends
- * with it, however it ends.
+ * Owns the option, the environment of the tasks of a step, the weight of the step's session, and the
+ * checks that a step can be what it asks for: against mistakes, since a task may write its
+ * environment itself; the IOKernel's grants are the bounds. It keeps nothing: what it does to a task
+ * is a property of that task's process or of its slurmstepd's session, and ends with these, however
+ * they end.
  *
  *   in srun, sbatch, salloc   the option is checked, before anything is submitted
+ *   in slurmstepd, as the     the `tailwater` of the node that the job was granted are looked up, once
+ *   user (user_init)          for all tasks
  *   in the task, as the       an IOKernel answers, and the job was granted as many `tailwater` of the
  *   user (task_init)          node as its tasks there are guaranteed cores; the environment is set; a
  *                             batch job is lowered by the program `tailwater`, which has the mechanism
@@ -23,6 +27,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -37,6 +42,13 @@ SPANK_PLUGIN(tailwater, 1);
 /* How Slurm begins the count of a gres without files. */
 #define COUNTED GRES "(CNT:"
 
+/* For how long an IOKernel that is busy is waited for. */
+#define ANSWER_S 10
+/* Linux lets unprivileged users of the machine change the weight of one session in 100 ms
+ * (kernel/sched/autogroup.c): attempts and the time between them. */
+#define ATTEMPTS 20
+#define BETWEEN_ATTEMPTS_US 25000
+
 enum class { NONE, LATENCY_CRITICAL, BEST_EFFORT };
 
 /* What the step asks for. */
@@ -47,6 +59,9 @@ static struct {
     /* A best-effort program that is linked with the runtime: lent cores, not lowered. */
     bool runtime;
 } step;
+
+/* The `tailwater` of this node that the job was granted, or -1. */
+static int gres = -1;
 
 /* Settings of plugstack.conf. */
 static const char *iokernel = "/run/tailwater/socket";
@@ -132,7 +147,9 @@ int slurm_spank_init(spank_t spank, int count, char **words)
 static int dial(void)
 {
     struct sockaddr_un address = { .sun_family = AF_UNIX };
-    size_t length = strlen(iokernel);
+    /* SOCKET,user=UID says whose IOKernel it has to be; the program checks that. */
+    const char *suffix = strstr(iokernel, ",user=");
+    size_t length = suffix ? (size_t)(suffix - iokernel) : strlen(iokernel);
     if (length == 0 || length >= sizeof address.sun_path)
         return ENAMETOOLONG;
     memcpy(address.sun_path, iokernel, length);
@@ -141,6 +158,8 @@ static int dial(void)
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (fd < 0)
         return errno;
+    struct timeval answer = { .tv_sec = ANSWER_S };
+    setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &answer, sizeof answer);
     socklen_t size = (socklen_t)(offsetof(struct sockaddr_un, sun_path) + length);
     int why = connect(fd, (struct sockaddr *)&address, size) == 0 ? 0 : errno;
     close(fd);
@@ -158,7 +177,9 @@ static int granted(spank_t spank)
     int count = 0;
     /* One for each node of the job, as in gpu:2(IDX:0-1),tailwater(CNT:1). */
     if (jobs->record_count > 0 && node < jobs->job_array[0].gres_detail_cnt && jobs->job_array[0].gres_detail_str[node] != NULL) {
-        const char *at = strstr(jobs->job_array[0].gres_detail_str[node], COUNTED);
+        const char *text = jobs->job_array[0].gres_detail_str[node], *at = strstr(text, COUNTED);
+        while (at != NULL && at > text && at[-1] != ',')
+            at = strstr(at + 1, COUNTED);
         count = at ? atoi(at + strlen(COUNTED)) : 0;
     }
     slurm_free_job_info_msg(jobs);
@@ -188,10 +209,9 @@ static int check(spank_t spank)
     unsigned wanted = step.guaranteed * tasks;
     if (wanted == 0)
         return 0;
-    int have = granted(spank);
-    if (have < 0 || (unsigned)have < wanted) {
+    if (gres < 0 || (unsigned)gres < wanted) {
         slurm_error("--tailwater: %u tasks on %s with guaranteed=%u need %u of its gres/" GRES ", the job has %d: add --gres=" GRES ":%u",
-                    tasks, host, step.guaranteed, wanted, have < 0 ? 0 : have, wanted);
+                    tasks, host, step.guaranteed, wanted, gres < 0 ? 0 : gres, wanted);
         return -1;
     }
     return 0;
@@ -219,8 +239,8 @@ static int lower(void)
      * services where Linux groups sessions (sched(7)). */
     int weight = open("/proc/self/autogroup", O_WRONLY | O_CLOEXEC);
     if (weight >= 0) {
-        /* Refused if the weight was changed within the last 100 ms: by another task of the step. */
-        (void)!write(weight, "19", 2);
+        for (int i = 0; i < ATTEMPTS && write(weight, "19", 2) < 0 && errno == EAGAIN; i++)
+            usleep(BETWEEN_ATTEMPTS_US);
         close(weight);
     }
     char pid[16], said[1024] = "";
@@ -251,6 +271,14 @@ static int lower(void)
     return status == 0 ? 0 : -1;
 }
 
+int slurm_spank_user_init(spank_t spank, int count, char **words)
+{
+    (void)count, (void)words;
+    if (step.class != NONE && step.guaranteed > 0)
+        gres = granted(spank);
+    return 0;
+}
+
 int slurm_spank_task_init(spank_t spank, int count, char **words)
 {
     (void)count, (void)words;
@@ -258,6 +286,13 @@ int slurm_spank_task_init(spank_t spank, int count, char **words)
         return 0;
     if (check(spank) != 0)
         return -1;
+    /* Those of a step around this one. */
+    static const char *const variables[] = { "IOKERNEL", "NAME", "CLASS", "GUARANTEED", "KTHREADS" };
+    for (size_t i = 0; i < sizeof variables / sizeof *variables; i++) {
+        char variable[32];
+        snprintf(variable, sizeof variable, "TAILWATER_%s", variables[i]);
+        spank_unsetenv(spank, variable);
+    }
     if (step.class == BEST_EFFORT && !step.runtime)
         return lower();
     char name[64], number[16];

@@ -4,6 +4,8 @@
 usage: tests/programs/cpython.py [--short] [MODULE...]
 """
 
+import os
+import shutil
 import sys
 import xml.etree.ElementTree
 from pathlib import Path
@@ -55,7 +57,7 @@ def main():
     if not (tests / "test").exists():
         # The package `test` is divided between two packages.
         for part in (Path(f"/usr/lib/python{version}/test"), folder / f"usr/lib/python{version}/test"):
-            suite.shutil.copytree(part, tests / "test", dirs_exist_ok=True)
+            shutil.copytree(part, tests / "test", dirs_exist_ok=True)
     chosen = [argument for argument in sys.argv[1:] if argument != "--short"]
     chosen = chosen or (SHORT if "--short" in sys.argv else MODULES)
     found = {"linux": {}, "posix": {}}
@@ -67,7 +69,7 @@ def main():
                 work.mkdir(exist_ok=True)
                 left_out = [part for pattern in LEFT_OUT for part in ("-i", pattern)]
                 command = [*before, python, "-m", "test", "-u", "network,-urlfetch", *left_out, "--junit-xml", report, module]
-                environment = {**suite.os.environ, "PYTHONPATH": str(tests)}
+                environment = {**os.environ, "PYTHONPATH": str(tests)}
                 log = folder / f"{module}-{mode}.log"
                 status, _ = suite.run(command, 600, log, cwd=work, env=environment)
                 found[mode].update(verdicts(report, module, status))

@@ -4,6 +4,7 @@
 usage: tests/programs/libevent.py [BACKEND...]
 """
 
+import os
 import re
 import sys
 
@@ -49,7 +50,7 @@ def main():
     with suite.IoKernel():
         for backend in sys.argv[1:] or BACKENDS:
             others = {f"EVENT_NO{other.upper()}": "1" for other in BACKENDS if other != backend}
-            environment = {**suite.os.environ, **others}
+            environment = {**os.environ, **others}
             found = []
             for before in ([], suite.posix()):
                 _, output = suite.run([*before, program], 900, cwd=program.parent, env=environment)

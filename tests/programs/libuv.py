@@ -4,6 +4,7 @@
 usage: tests/programs/libuv.py [TEST...]
 """
 
+import os
 import pathlib
 import shutil
 import sys
@@ -35,7 +36,7 @@ def main():
         library = shutil.copy(suite.TAILWATER.with_name("libtailwater_posix.so"), work)
         suite.run(["chown", "-R", str(NOBODY), folder], 60)
         user = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
-        environment = {**suite.os.environ, "HOME": folder, "LD_LIBRARY_PATH": folder, "UV_TEST_TIMEOUT_MULTIPLIER": "4"}
+        environment = {**os.environ, "HOME": folder, "LD_LIBRARY_PATH": folder, "UV_TEST_TIMEOUT_MULTIPLIER": "4"}
 
         def one(test, extra):
             command = [*user, "env", *extra, "./uv_run_tests", test]

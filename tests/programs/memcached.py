@@ -6,6 +6,7 @@ usage: tests/programs/memcached.py [TEST...]
 The server is Debian's binary; the tests are those of its source, with TCP instead of Unix sockets.
 """
 
+import os
 import sys
 
 import suite
@@ -61,7 +62,7 @@ def main():
                 ("posix", suite.posix(), suite.posix(), ADDRESS),
             ):
                 variables = {"TAILWATER_SUITE_SERVER": " ".join(server), "TAILWATER_SUITE_HOST": host}
-                environment = {**suite.os.environ, **variables}
+                environment = {**os.environ, **variables}
                 command = [*before, "/usr/bin/perl", "-I", "t/lib", f"t/{test}"]
                 log = tree / f"{test}-{mode}.log"
                 status, _ = suite.run(command, 120, log, cwd=tree, env=environment)

@@ -5,6 +5,7 @@ usage: tests/programs/node.py [PATTERN...]     such as: tests/programs/node.py '
 """
 
 import concurrent.futures
+import os
 import pathlib
 import re
 import shlex
@@ -32,20 +33,16 @@ def flags(test):
     return shlex.split(found.group(1)) if found else []
 
 
-def verdict(test, before, worker):
-    """Runs one test; `worker` is the number that keeps temporary folders and ports of tests apart."""
-    environment = {**suite.os.environ, "TEST_THREAD_ID": str(worker), "TEST_PARALLEL": "1", "NODE_TEST_DIR": worker_folder(worker)}
+def verdict(test, before, worker, folder):
+    """Runs one test; `worker` is the number that keeps ports and folders of tests that run side by side apart."""
+    own = folder / str(worker)
+    own.mkdir(exist_ok=True)
+    environment = {**os.environ, "TEST_THREAD_ID": str(worker), "TEST_PARALLEL": "1", "NODE_TEST_DIR": str(own)}
     command = [*before, "node", *flags(test), str(test)]
     status, output = suite.run(command, LIMIT, cwd=test.parent, env=environment)
     if status == 0:
         return "skipped" if re.search(r"^1\.\.0 # Skipped", output, re.MULTILINE) else "ok"
     return f"exit status {status}"
-
-
-def worker_folder(worker):
-    path = pathlib.Path(tempfile.gettempdir()) / f"tailwater-node.{suite.os.getpid()}.{worker}"
-    path.mkdir(exist_ok=True)
-    return str(path)
 
 
 def main():
@@ -56,13 +53,13 @@ def main():
 
     def both(item):
         number, test = item
-        # Ports and folders of the two runs of a test, and of the tests beside it, differ.
-        return suite.on_both(test.stem, lambda before: verdict(test, before, number % 100))
+        # Ports and folders of tests side by side differ.
+        return suite.on_both(test.stem, lambda before: verdict(test, before, number % 100, folder))
 
-    with suite.IoKernel(), concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
-        found = list(pool.map(both, enumerate(tests)))
-    for number in range(100):
-        suite.shutil.rmtree(pathlib.Path(tempfile.gettempdir()) / f"tailwater-node.{suite.os.getpid()}.{number}", ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="tailwater-node.", ignore_cleanup_errors=True) as path:
+        folder = pathlib.Path(path)
+        with suite.IoKernel(), concurrent.futures.ThreadPoolExecutor(WORKERS) as pool:
+            found = list(pool.map(both, enumerate(tests)))
     linux, here = ({test.stem: verdicts[side] for test, verdicts in zip(tests, found)} for side in (0, 1))
     suite.compare("node", linux, here, DIFFER)
 

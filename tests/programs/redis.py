@@ -7,6 +7,7 @@ The server is Debian's binary; the tests (tclsh) are those of its source, on Lin
 server's Linux side, while its event loop waits for both.
 """
 
+import os
 import re
 import sys
 
@@ -28,7 +29,7 @@ def main():
     with suite.IoKernel():
         for unit in sys.argv[1:] or UNITS:
             for mode, server in (("linux", []), ("posix", suite.posix())):
-                environment = {**suite.os.environ, "TAILWATER_SUITE_SERVER": " ".join(server)}
+                environment = {**os.environ, "TAILWATER_SUITE_SERVER": " ".join(server)}
                 command = ["tclsh", "tests/test_helper.tcl", "--clients", "1", "--tags", "-needs:debug", "--single", unit]
                 log = tree / f"{unit.replace('/', '-')}-{mode}.log"
                 status, _ = suite.run(command, 200, log, cwd=tree, env=environment)

@@ -73,8 +73,14 @@ def source(package, into, upstream=None):
     subprocess.run([*apt, "update"])
     subprocess.run(fetch, cwd=into)
     if upstream:
-        for archive in into.glob("*.orig.tar.*"):
-            subprocess.run(["tar", "-xf", archive], cwd=into)
+        # Under its name is only what was unpacked as a whole.
+        partial = into / "partial"
+        for archive in (path for path in into.glob("*.orig.tar.*") if path.suffix != ".asc"):
+            shutil.rmtree(partial, ignore_errors=True)
+            partial.mkdir()
+            if subprocess.run(["tar", "-xf", archive], cwd=partial).returncode == 0:
+                for path in partial.iterdir():
+                    path.rename(into / path.name)
     return unpacked() or skip(f"the source of {package} cannot be fetched")
 
 
@@ -147,7 +153,9 @@ def build(name, *commands):
 
 def compare(name, linux, here, differ):
     """Prints how many tests ran and which differ; ends the script with 1 if one does that `differ` does not have.
-    `linux` and `here` map tests to verdicts."""
+    `linux` and `here` map tests to verdicts. Nothing to compare is a failure, too."""
+    if "ok" not in linux.values():
+        sys.exit(f"{name}: no test was ok on Linux, so nothing was compared")
     print(f"{name}: {len(linux)} tests on Linux, {sum(verdict == 'ok' for verdict in linux.values())} of them ok")
     differing = {test for test in linux.keys() | here.keys() if linux.get(test) != here.get(test)}
     # What Linux fails, too, is no matter of Tailwater.

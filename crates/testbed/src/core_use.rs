@@ -36,7 +36,7 @@ impl Moment {
 /// What a core was used for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Use {
-    /// A thread, with its name and those of thread and process.
+    /// A thread, with its name, its process and its number.
     Thread {
         /// What it calls itself.
         command: String,

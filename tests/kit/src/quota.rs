@@ -16,6 +16,8 @@ impl CpuQuota {
         let v1 = Path::new("/sys/fs/cgroup/cpu");
         let root = if v1.exists() { v1 } else { Path::new("/sys/fs/cgroup") };
         let folder = root.join(format!("tailwater-{name}-{}", std::process::id()));
+        // That of a killed process with the same number; it is empty.
+        let _ = fs::remove_dir(&folder);
         let made = fs::create_dir(&folder).and_then(|()| {
             let quota = Self(folder.clone());
             fs::write(folder.join("cpu.cfs_period_us"), "20000")

@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use tailwater_sim::study::Effort;
-use tailwater_sim::study::fleet::{FleetStudy, machines_table, table};
+use tailwater_sim::study::fleet::{Cores, FleetStudy, machines_table, table};
 use tailwater_workload::random::{stream, unit_open_closed};
 
 /// The seed of the example in the tree.
@@ -88,7 +89,9 @@ start,end,machine,service,cpu,max_cpu,class,slo
 #[test]
 fn a_small_fleet_has_exactly_this_plan() {
     let folder = tempfile::tempdir().unwrap();
-    let plan = study(folder.path(), SMALL).run(&|| ()).unwrap();
+    let (study, ticks) = (study(folder.path(), SMALL), AtomicU64::new(0));
+    let plan = study.run(&|| _ = ticks.fetch_add(1, Ordering::Relaxed)).unwrap();
+    assert_eq!(ticks.into_inner(), study.steps());
     let shown = format!("{}{}", table(&plan), machines_table(&plan));
     assert_eq!(shown, EXPECTED, "\n{shown}");
     let first = plan.rows[0];
@@ -98,6 +101,46 @@ fn a_small_fleet_has_exactly_this_plan() {
     );
     assert!(plan.sampled.iter().all(|machine| machine.cores[0].worst <= 1.0), "{plan:?}");
     assert!(plan.sampled[0].cores[0].batch >= 1.5, "{plan:?}");
+}
+
+/// Returns the cores of the only machine of a trace, with the objectives as given.
+fn cores_of(rows: &str) -> Cores {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = format!("start,end,machine,service,cpu,max_cpu,class,slo\n{rows}");
+    study(folder.path(), &trace).run(&|| ()).unwrap().sampled[0].cores[0]
+}
+
+#[test]
+fn a_load_is_judged_by_the_objective_of_its_own_row() {
+    let (loose, tight) = ("0,10,a,web,1,3,,p50<20ms\n", "10,20,a,web,1,3,,p99.9<100us\n");
+    let (fewer, more) = (cores_of(loose), cores_of(tight));
+    assert!(fewer.set_aside < more.set_aside, "{fewer:?} {more:?}");
+    let both = cores_of(&format!("{loose}{tight}"));
+    assert_eq!(both.set_aside, more.set_aside, "enough for the tighter objective");
+    assert_eq!(both.resized, f64::midpoint(fewer.resized, more.resized), "for each interval its own");
+    // The interval of the largest maximum is not the hardest one.
+    let tight = "10,20,a,web,1,2.9,,p99.9<100us\n";
+    assert_eq!(cores_of(&format!("{loose}{tight}")).set_aside, cores_of(tight).set_aside);
+}
+
+#[test]
+fn time_without_services_counts_in_all_averages() {
+    let web = "0,3600,a,web,1,2,,p99<200us\n";
+    let busy = cores_of(web);
+    let with_idle = cores_of(&format!("{web}3600,7200,a,reports,2,,best-effort,\n"));
+    assert_eq!(with_idle.resized, 1.0 + busy.resized / 2.0);
+    // The IOKernel has one of the lent cores.
+    let idle = (with_idle.lent - 1.0) / 2.0;
+    assert!(with_idle.batch > idle && with_idle.batch < 2.0 * idle, "{with_idle:?}");
+}
+
+#[test]
+fn bursts_may_be_as_rare_as_a_load_may_be_small() {
+    // A run is as long as the other service needs.
+    let rare = |cpu: &str| cores_of(&format!("0,10,a,web,1,1,,p50<1ms\n0,10,a,rare,{cpu},4,,p50<1ms\n"));
+    let (least, none) = (rare("0.000001"), rare("0.0000009"));
+    assert!(least.unjudged == 1 && least.set_aside > none.set_aside, "{least:?} {none:?}");
+    assert_eq!(none.unjudged, 0, "{none:?}");
 }
 
 #[test]
@@ -139,6 +182,8 @@ fn what_a_trace_has_wrong_is_said_with_line_and_column() {
         let message = refused(&trace);
         assert!(parts.iter().all(|part| message.contains(part)), "{trace}: {message}");
     }
+    let long = FleetStudy { burst: "2s".to_owned(), ..FleetStudy::default() };
+    assert!(format!("{:#}", long.run(&|| ()).unwrap_err()).contains("at most 1s"));
     let missing = FleetStudy { fleet: "/nonexistent/fleet.csv".into(), ..FleetStudy::default() };
     assert!(format!("{:#}", missing.run(&|| ()).unwrap_err()).contains("cannot read trace"));
     // No number of cores makes a request shorter than itself.

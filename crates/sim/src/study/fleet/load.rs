@@ -147,7 +147,7 @@ fn duration_ns(interval: &Interval, effort: &Effort) -> u64 {
     let asked = effort.requests as f64 / all;
     let rarest = loads().map(|load| 1.5 * enough(load) / rate(load) * 1e9).fold(0.0, f64::max);
     let period = loads().map(|load| period_ns(&arrivals(load, effort.burst_ns))).max().unwrap_or(0);
-    let wanted = asked.max(rarest).max((PERIODS * period) as f64);
+    let wanted = asked.max(rarest).max(PERIODS as f64 * period as f64);
     wanted.min(LONGEST.0 * asked).min(LONGEST.1) as u64
 }
 

@@ -9,7 +9,7 @@
 //!
 //! | | cores |
 //! |---|---|
-//! | set aside | each service has cores of its own, enough for its hardest interval; best-effort work has those that it used on average |
+//! | set aside | each service has cores of its own, enough for each simulated interval and for that of its largest maximum; best-effort work has those that it used on average |
 //! | resized | the same, resized for each interval by a controller that knows it in advance: the mean over time |
 //! | lent | all services and the best-effort work share the machine's cores under congestion detection; the fewest for the hardest intervals that also leave the best-effort work, on average, what it used; and one for the IOKernel |
 //!
@@ -19,7 +19,10 @@
 //! and have the interval of that sample. Of each machine [`FleetStudy::intervals`] intervals are:
 //! that of the largest mean, that of the largest maximum, and others drawn by the seed. A machine
 //! is simulated with some [`Effort::requests`] requests for each interval and each of the few
-//! numbers of cores that halving tries.
+//! numbers of cores that halving tries. Beyond that the trace is read and sorted once.
+//!
+//! All averages are over the machine's whole time in the trace. While no service runs there, all
+//! lent cores are left to best-effort work, and services need none.
 
 mod load;
 mod trace;
@@ -27,7 +30,7 @@ mod trace;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use serde::Serialize;
 use tailwater_plot::table::{Table, number};
 use tailwater_plot::{Line, Panel};
@@ -35,7 +38,7 @@ use tailwater_workload::random::{stream, unit_open_closed};
 use tailwater_workload::units::parse_duration_ns;
 
 use self::load::lend;
-use self::trace::{Defaults, Interval, Load, MachineTrace};
+use self::trace::{Defaults, Interval, Load, MachineTrace, Stretch};
 use super::Effort;
 use super::plan::{fewest, parse_slo};
 use crate::costs::Costs;
@@ -50,6 +53,8 @@ const TIMES: [f64; 3] = [1.0, 2.0, 4.0];
 const IOKERNEL_CORES: usize = 1;
 /// Most cores of a simulated machine.
 const MAX_CORES: usize = 1024;
+/// Longest bursts.
+const MAX_BURST_NS: u64 = 1_000_000_000;
 /// The random stream that draws machines and intervals.
 const DRAWS: u32 = 7;
 
@@ -103,6 +108,9 @@ pub struct Cores {
     pub worst: f64,
     /// With those the cores that were left to best-effort work, on average.
     pub batch: f64,
+    /// With those the services that had too few requests to be judged, in the interval where there
+    /// were most.
+    pub unjudged: usize,
 }
 
 /// The answer for one machine.
@@ -112,12 +120,10 @@ pub struct MachineRow {
     pub machine: String,
     /// Its latency-critical services.
     pub services: usize,
-    /// Its intervals in the trace, and those simulated.
+    /// Its intervals with services in the trace, and those simulated.
     pub intervals: (usize, usize),
     /// Cores that best-effort work used on average.
     pub batch_cores: f64,
-    /// Services that had too few requests to be judged in an interval, where there were most.
-    pub unjudged: usize,
     /// For each multiple of the objectives.
     pub cores: Vec<Cores>,
 }
@@ -157,7 +163,8 @@ impl FleetRow {
 }
 
 impl FleetStudy {
-    /// Returns the number of steps that [`FleetStudy::run`] reports.
+    /// Returns the number of steps that [`FleetStudy::run`] reports; those of machines that the
+    /// trace does not have are over at once.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.machines as u64
@@ -173,15 +180,20 @@ impl FleetStudy {
         ensure!(self.machines > 0 && self.intervals > 0, "simulate at least one machine and one interval");
         let defaults = Defaults { slo: parse_slo(&self.slo)?, mix: Mix::parse(&self.service)? };
         let burst_ns = parse_duration_ns(&self.burst).with_context(|| format!("burst `{}`", self.burst))?;
-        ensure!(burst_ns > 0, "bursts of no length: write a time such as 5ms");
+        ensure!(
+            (1..=MAX_BURST_NS).contains(&burst_ns),
+            "burst `{}`: write a time such as 5ms, at most 1s",
+            self.burst
+        );
         let costs = Costs::load(&self.costs)?;
         let path = self.fleet.display();
         let text =
             std::fs::read_to_string(&self.fleet).with_context(|| format!("cannot read trace {path}"))?;
         let fleet = trace::parse(&text, &defaults).with_context(|| format!("trace {path}"))?;
-        let fleet: Vec<_> = fleet.into_iter().filter(|machine| !machine.services().is_empty()).collect();
+        let fleet: Vec<_> = fleet.into_iter().filter(MachineTrace::has_services).collect();
 
         let sample = draw(fleet.len(), self.machines, self.effort.seed);
+        (sample.len()..self.machines).for_each(|_| tick());
         let results = parallel(sample.len(), self.effort.threads(), tick, |job| {
             let machine = &fleet[sample[job]];
             let effort = load::Effort {
@@ -206,8 +218,9 @@ fn draw(all: usize, most: usize, seed: u64) -> Vec<usize> {
     let mut left: Vec<usize> = (0..all).collect();
     while left.len() > most {
         let position = ((1.0 - unit_open_closed(&mut prng)) * left.len() as f64) as usize;
-        left.remove(position);
+        left.swap_remove(position);
     }
+    left.sort_unstable();
     left
 }
 
@@ -217,76 +230,76 @@ struct Chosen {
     share: f64,
 }
 
-/// Chooses the hardest intervals, which stand for themselves, and others, which stand for the rest.
-fn choose(intervals: &[Interval], most: usize, seed: u64) -> Vec<Chosen> {
-    let hardest = |measure: fn(&Interval) -> f64| {
-        (0..intervals.len()).max_by(|&a, &b| measure(&intervals[a]).total_cmp(&measure(&intervals[b])))
+/// Chooses the hardest intervals, which stand for themselves, and others, which stand for the rest
+/// of the time in which services run.
+fn choose(machine: &MachineTrace, stretches: &[Stretch], most: usize, seed: u64) -> Vec<Chosen> {
+    let hardest = |measure: fn(&Stretch) -> f64| {
+        (0..stretches.len()).max_by(|&a, &b| measure(&stretches[a]).total_cmp(&measure(&stretches[b])))
     };
-    let mut hard: Vec<usize> =
-        [hardest(Interval::max_cpu), hardest(Interval::cpu)].into_iter().flatten().take(most).collect();
+    let mut hard: Vec<usize> = [hardest(|stretch| stretch.max_cpu), hardest(|stretch| stretch.cpu)]
+        .into_iter()
+        .flatten()
+        .take(most)
+        .collect();
     hard.dedup();
-    let rest: Vec<usize> = (0..intervals.len()).filter(|at| !hard.contains(at)).collect();
+    let rest: Vec<usize> = (0..stretches.len()).filter(|at| !hard.contains(at)).collect();
     let others = draw(rest.len(), most - hard.len(), seed).into_iter().map(|at| rest[at]).collect::<Vec<_>>();
 
-    let seconds = |chosen: &[usize]| chosen.iter().map(|&at| intervals[at].seconds).sum::<f64>();
+    let seconds = |chosen: &[usize]| chosen.iter().map(|&at| stretches[at].seconds()).sum::<f64>();
     // Without others the hard ones stand for all.
-    let scale = match others.is_empty() {
-        true => 0.0,
-        false => seconds(&rest) / seconds(&others),
+    let (hard_scale, scale) = match others.is_empty() {
+        true => ((seconds(&hard) + seconds(&rest)) / seconds(&hard), 0.0),
+        false => (1.0, seconds(&rest) / seconds(&others)),
     };
-    let all = seconds(&hard) + scale * seconds(&others);
     let chosen = |at: usize, scale: f64| Chosen {
-        interval: intervals[at].clone(),
-        share: intervals[at].seconds * scale / all,
+        interval: machine.interval(&stretches[at]),
+        share: stretches[at].seconds() * scale / machine.seconds(),
     };
-    let hard = hard.into_iter().map(|at| chosen(at, 1.0));
+    let hard = hard.into_iter().map(|at| chosen(at, hard_scale));
     hard.chain(others.into_iter().map(|at| chosen(at, scale))).collect()
 }
 
 fn plan_machine(machine: &MachineTrace, most: usize, effort: &load::Effort) -> anyhow::Result<MachineRow> {
-    let intervals = machine.intervals();
-    let chosen = choose(&intervals, most, effort.seed);
+    let stretches = machine.stretches();
+    let chosen = choose(machine, &stretches, most, effort.seed);
+    let hardest = machine.hardest();
     let batch_cores = machine.batch_cores();
     let mut alone = Alone { effort, known: BTreeMap::new() };
     let mut together = Together { effort, chosen: &chosen, known: BTreeMap::new() };
     let mut cores = Vec::new();
     for times in TIMES {
-        let mut set_aside = batch_cores.ceil();
-        for name in machine.services() {
-            set_aside += alone.fewest(name, &hardest(&intervals, name), times)? as f64;
+        // Another interval may need more than that of the largest maximum: by its mean, or its
+        // objective.
+        let mut needed: BTreeMap<&str, usize> = BTreeMap::new();
+        for (&name, load) in &hardest {
+            needed.insert(name, alone.fewest(name, load, times)?);
         }
         let mut resized = batch_cores;
         for Chosen { interval, share } in &chosen {
             for (name, load) in &interval.loads {
-                resized += share * alone.fewest(name, load, times)? as f64;
+                let fewest = alone.fewest(name, load, times)?;
+                resized += share * fewest as f64;
+                let most = needed.entry(name).or_default();
+                *most = fewest.max(*most);
             }
         }
+        let set_aside = batch_cores.ceil() + needed.values().sum::<usize>() as f64;
         cores.push(together.fewest(set_aside, resized, batch_cores, times)?);
     }
     Ok(MachineRow {
         machine: machine.name.clone(),
-        services: machine.services().len(),
-        intervals: (intervals.len(), chosen.len()),
+        services: hardest.len(),
+        intervals: (stretches.len(), chosen.len()),
         batch_cores,
-        unjudged: together.known.values().map(|result| result.unjudged).max().unwrap_or(0),
         cores,
     })
-}
-
-/// Returns the load of a service in the interval of its largest maximum, and mean among these.
-fn hardest(intervals: &[Interval], service: &str) -> Load {
-    let loads = intervals.iter().flat_map(|interval| &interval.loads);
-    let own = loads.filter(|(name, _)| name == service).map(|(_, load)| load);
-    own.max_by(|a, b| a.max_cpu.total_cmp(&b.max_cpu).then(a.cpu.total_cmp(&b.cpu)))
-        .expect("a service is in the trace because it has a load")
-        .clone()
 }
 
 /// The results for services on cores of their own.
 struct Alone<'a> {
     effort: &'a load::Effort<'a>,
-    /// Latency over its limit, by service, load, and cores.
-    known: BTreeMap<(String, [u64; 2], usize), f64>,
+    /// Latency over its limit, by all that a load consists of, and cores.
+    known: BTreeMap<(String, usize), f64>,
 }
 
 impl Alone<'_> {
@@ -294,7 +307,7 @@ impl Alone<'_> {
     fn fewest(&mut self, service: &str, load: &Load, times: f64) -> anyhow::Result<usize> {
         let most = (2.0 * load.max_cpu).ceil() as usize + 4;
         let at = |cores: usize| {
-            let key = (service.to_owned(), [load.cpu.to_bits(), load.max_cpu.to_bits()], cores);
+            let key = (format!("{load:?}"), cores);
             if let Some(&known) = self.known.get(&key) {
                 return Ok(known);
             }
@@ -332,14 +345,23 @@ impl Together<'_> {
         let floor = self.chosen.iter().map(|chosen| chosen.interval.cpu()).fold(0.0, f64::max);
         let met = |lent: &load::Lent| lent.worst <= times && lent.batch >= batch;
         let (found, result) = fewest(floor.floor() as usize, most, |cores| self.at(cores), met)?;
-        ensure!(
-            found.is_some(),
-            "{most} lent cores do not meet the objectives: the worst latency is {} times its limit. Loosen `slo`, or \
-             lengthen the run by --requests",
-            number(result.worst)
-        );
-        let lent = (found.unwrap_or(most) + IOKERNEL_CORES) as f64;
-        Ok(Cores { set_aside, resized, lent, worst: result.worst, batch: result.batch })
+        let Some(found) = found else {
+            ensure!(
+                result.worst <= times,
+                "{most} lent cores do not meet the objectives: the worst latency is {} times its limit. Loosen `slo`, \
+                 or lengthen the run by --requests",
+                number(result.worst)
+            );
+            bail!(
+                "{most} lent cores leave {} to best-effort work on average, which used {}: the objectives are met. \
+                 Lengthen the run by --requests",
+                number(result.batch),
+                number(batch)
+            )
+        };
+        let lent = (found + IOKERNEL_CORES) as f64;
+        let load::Lent { worst, batch, unjudged } = result;
+        Ok(Cores { set_aside, resized, lent, worst, batch, unjudged })
     }
 
     /// Returns what so many cores give over all chosen intervals.
@@ -347,7 +369,8 @@ impl Together<'_> {
         if let Some(&known) = self.known.get(&cores) {
             return Ok(known);
         }
-        let mut all = load::Lent { worst: 0.0, batch: 0.0, unjudged: 0 };
+        let busy: f64 = self.chosen.iter().map(|chosen| chosen.share).sum();
+        let mut all = load::Lent { worst: 0.0, batch: (1.0 - busy).max(0.0) * cores as f64, unjudged: 0 };
         for Chosen { interval, share } in self.chosen {
             let one = lend(interval, u16::try_from(cores)?, self.effort)?;
             all.worst = all.worst.max(one.worst);
@@ -382,17 +405,20 @@ fn totals(sampled: &[MachineRow], machines: usize) -> Vec<FleetRow> {
 fn verdict(rows: &[FleetRow], sampled: &[MachineRow], machines: usize) -> String {
     let first = &rows[0];
     let services: usize = sampled.iter().map(|machine| machine.services).sum();
-    let unjudged = sampled.iter().map(|machine| machine.unjudged).sum::<usize>();
+    let unjudged = sampled.iter().map(|machine| machine.cores[0].unjudged).sum::<usize>();
     let sample = match sampled.len() == machines {
         true => String::new(),
         false => format!(" (from {} machines, drawn by the seed)", sampled.len()),
     };
-    let few = match unjudged {
-        0 => String::new(),
-        n => format!(" {n} of {services} services had too few requests to be judged: raise --requests."),
+    let (judged, few) = match unjudged {
+        0 => ("", String::new()),
+        n => (
+            " of those judged",
+            format!(" {n} of {services} services had too few requests to be judged: raise --requests."),
+        ),
     };
     format!(
-        "With cores that are lent, {} cores meet every objective where {} are needed if each service has its own{sample}: \
+        "With cores that are lent, {} cores meet every objective{judged} where {} are needed if each service has its own{sample}: \
          {} of the cores are saved. Resizing them for each interval, known in advance, would need {} on average.{few}",
         cores(&first.lent),
         cores(&first.set_aside),
@@ -430,7 +456,7 @@ pub fn machines_table(plan: &FleetPlan) -> Table {
         "machine | services | cores set aside | resized | lent | saved | worst latency of limit | batch used | batch left",
     );
     for machine in &plan.sampled {
-        let Cores { set_aside, resized, lent, worst, batch } = machine.cores[0];
+        let Cores { set_aside, resized, lent, worst, batch, .. } = machine.cores[0];
         table.row([
             machine.machine.clone(),
             machine.services.to_string(),

@@ -9,9 +9,9 @@
 //!
 //! | column | is | without it, or empty |
 //! |---|---|---|
-//! | `start`, `end` | the interval, in seconds since any moment | needed |
+//! | `start`, `end` | the interval, in seconds since any moment before | needed |
 //! | `machine`, `service` | names | needed |
-//! | `cpu` | mean use in cores | needed |
+//! | `cpu` | mean use in cores; a service with less than a millionth has no load | needed |
 //! | `max_cpu` | largest use within the interval, in cores | as `cpu`: no bursts |
 //! | `class` | `latency-critical` or `best-effort` | `latency-critical` |
 //! | `slo` | objective, as in `p99.9<1ms` | that of the command |
@@ -27,13 +27,16 @@ use crate::study::plan::{Slo, parse_slo};
 
 /// Most cores that a row may use: beyond the largest machine that is simulated.
 const MAX_CPU: f64 = 1024.0;
+/// Fewest cores that are a load: bursts of a service that uses less are further apart than any run
+/// is long.
+const MIN_CPU: f64 = 1e-6;
 /// What a first line has to begin with, for messages.
 const EXAMPLE: &str = "start,end,machine,service,cpu[,max_cpu,class,slo,request]";
 
 /// What one service used in one interval.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
-    /// Mean use in cores; above 0.
+    /// Mean use in cores; at least [`MIN_CPU`].
     pub(super) cpu: f64,
     /// Largest use in cores; at least the mean.
     pub(super) max_cpu: f64,
@@ -55,11 +58,27 @@ struct Row {
     cpu: f64,
 }
 
-/// A stretch of time in which the load of a machine does not change.
+/// A stretch of time in which the same rows of a machine hold, and services run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stretch {
+    start_s: f64,
+    end_s: f64,
+    /// Cores that the services use on average.
+    pub(super) cpu: f64,
+    /// Cores that they would use if all had their largest load at one moment.
+    pub(super) max_cpu: f64,
+}
+
+impl Stretch {
+    pub(super) fn seconds(&self) -> f64 {
+        self.end_s - self.start_s
+    }
+}
+
+/// The latency-critical services of a stretch.
 #[derive(Clone, Debug)]
 pub(super) struct Interval {
-    pub(super) seconds: f64,
-    /// Its latency-critical services, by name.
+    /// With their names.
     pub(super) loads: Vec<(String, Load)>,
 }
 
@@ -67,11 +86,6 @@ impl Interval {
     /// Returns the cores that its services use on average.
     pub(super) fn cpu(&self) -> f64 {
         self.loads.iter().map(|(_, load)| load.cpu).sum()
-    }
-
-    /// Returns the cores that they would use if all had their largest load at one moment.
-    pub(super) fn max_cpu(&self) -> f64 {
-        self.loads.iter().map(|(_, load)| load.max_cpu).sum()
     }
 }
 
@@ -89,36 +103,70 @@ pub(super) struct Defaults {
 }
 
 impl MachineTrace {
-    /// Returns the names of its latency-critical services.
-    pub(super) fn services(&self) -> Vec<&str> {
-        let mut names: Vec<_> =
-            self.rows.iter().filter(|row| row.load.is_some()).map(|row| &*row.service).collect();
-        names.sort_unstable();
-        names.dedup();
-        names
+    /// Returns whether a latency-critical service has a load.
+    pub(super) fn has_services(&self) -> bool {
+        self.rows.iter().any(|row| row.load.is_some())
+    }
+
+    /// Returns the load of the largest maximum, and mean among these, of each latency-critical
+    /// service.
+    pub(super) fn hardest(&self) -> BTreeMap<&str, &Load> {
+        let mut hardest: BTreeMap<&str, &Load> = BTreeMap::new();
+        for (name, load) in self.rows.iter().filter_map(|row| Some((&*row.service, row.load.as_ref()?))) {
+            let most = hardest.entry(name).or_insert(load);
+            if (load.max_cpu, load.cpu) > (most.max_cpu, most.cpu) {
+                *most = load;
+            }
+        }
+        hardest
     }
 
     /// Returns the stretches in which services run, in order of time.
-    pub(super) fn intervals(&self) -> Vec<Interval> {
-        let mut times: Vec<f64> = self.rows.iter().flat_map(|row| [row.start_s, row.end_s]).collect();
-        times.sort_by(f64::total_cmp);
-        times.dedup();
-        let between = |pair: &[f64]| {
-            let (start, end) = (pair[0], pair[1]);
-            let active = self.rows.iter().filter(|row| row.start_s <= start && row.end_s >= end);
-            let loads = active.filter_map(|row| Some((row.service.clone(), row.load.clone()?))).collect();
-            Interval { seconds: end - start, loads }
-        };
-        times.windows(2).map(between).filter(|interval| !interval.loads.is_empty()).collect()
+    pub(super) fn stretches(&self) -> Vec<Stretch> {
+        // Each row changes the sums at its start and at its end.
+        let mut changes: Vec<(f64, f64, Option<&Load>)> = self
+            .rows
+            .iter()
+            .flat_map(|row| [(row.start_s, 1.0, row.load.as_ref()), (row.end_s, -1.0, row.load.as_ref())])
+            .collect();
+        changes.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (mut services, mut cpu, mut max_cpu) = (0.0, 0.0, 0.0);
+        let mut stretches = Vec::new();
+        for (at, &(start_s, sign, load)) in changes.iter().enumerate() {
+            if let Some(load) = load {
+                services += sign;
+                cpu += sign * load.cpu;
+                max_cpu += sign * load.max_cpu;
+            }
+            match changes.get(at + 1) {
+                Some(&(end_s, ..)) if end_s > start_s && services > 0.0 => {
+                    stretches.push(Stretch { start_s, end_s, cpu, max_cpu });
+                }
+                _ => {}
+            }
+        }
+        stretches
     }
 
-    /// Returns the cores that best-effort work used on average over the time of the whole trace of
-    /// this machine.
-    pub(super) fn batch_cores(&self) -> f64 {
+    /// Returns the services of a stretch.
+    pub(super) fn interval(&self, stretch: &Stretch) -> Interval {
+        let active = |row: &&Row| row.start_s <= stretch.start_s && row.end_s >= stretch.end_s;
+        let loads = self.rows.iter().filter(active);
+        Interval { loads: loads.filter_map(|row| Some((row.service.clone(), row.load.clone()?))).collect() }
+    }
+
+    /// Returns the time from its first row to its last, in seconds.
+    pub(super) fn seconds(&self) -> f64 {
         let begin = self.rows.iter().map(|row| row.start_s).fold(f64::INFINITY, f64::min);
         let end = self.rows.iter().map(|row| row.end_s).fold(f64::NEG_INFINITY, f64::max);
+        end - begin
+    }
+
+    /// Returns the cores that best-effort work used on average over that time.
+    pub(super) fn batch_cores(&self) -> f64 {
         let batch = self.rows.iter().filter(|row| row.load.is_none());
-        batch.map(|row| row.cpu * (row.end_s - row.start_s)).fold(0.0, |sum, used| sum + used) / (end - begin)
+        batch.map(|row| row.cpu * (row.end_s - row.start_s)).fold(0.0, |sum, used| sum + used)
+            / self.seconds()
     }
 }
 
@@ -141,7 +189,7 @@ pub(super) fn parse(text: &str, defaults: &Defaults) -> anyhow::Result<Vec<Machi
     let machines: Vec<_> = machines.into_iter().map(|(name, rows)| MachineTrace { name, rows }).collect();
     machines.iter().try_for_each(check_overlaps)?;
     ensure!(
-        machines.iter().any(|machine| !machine.services().is_empty()),
+        machines.iter().any(MachineTrace::has_services),
         "the trace has no latency-critical service with a load"
     );
     Ok(machines)
@@ -264,9 +312,37 @@ impl Columns {
             Some((column, text)) => Mix::parse(text).with_context(|| format!("{} (request)", at(column)))?,
         };
         // A service without load has no latency.
-        let load = (critical && cpu > 0.0).then_some(Load { cpu, max_cpu, slo, mix });
+        let load = (critical && cpu >= MIN_CPU).then_some(Load { cpu, max_cpu, slo, mix });
         let cpu = if critical { 0.0 } else { cpu };
         let service = name(self.service, "service")?;
         Ok((name(self.machine, "machine")?, Row { line, start_s, end_s, service, load, cpu }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn stretches_are_those_of_the_same_services() {
+        let defaults = Defaults { slo: parse_slo("p99<1ms").unwrap(), mix: Mix::parse("exp:10us").unwrap() };
+        let text = "start,end,machine,service,cpu,max_cpu,class\n\
+                    0,10,a,web,1,2,\n5,20,a,cache,0.5,4,\n10,30,a,batch,3,,best-effort\n30,40,a,web,2,2,\n";
+        let machine = parse(text, &defaults).unwrap().remove(0);
+        let stretches = machine.stretches();
+        let seen = stretches.iter().map(|s| (s.start_s, s.end_s, s.cpu, s.max_cpu, machine.interval(s)));
+        let seen: Vec<_> =
+            seen.map(|(start, end, cpu, max, at)| (start, end, cpu, max, at.loads.len())).collect();
+        assert_eq!(
+            seen,
+            [
+                (0.0, 5.0, 1.0, 2.0, 1),
+                (5.0, 10.0, 1.5, 6.0, 2),
+                (10.0, 20.0, 0.5, 4.0, 1),
+                (30.0, 40.0, 2.0, 2.0, 1)
+            ]
+        );
+        assert_eq!((machine.seconds(), machine.batch_cores()), (40.0, 1.5));
+        assert_eq!(machine.hardest()["web"].cpu, 2.0);
     }
 }
