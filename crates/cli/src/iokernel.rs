@@ -87,9 +87,11 @@ pub struct IokernelArgs {
     publish: Vec<String>,
     /// Connect runtimes with the network behind an interface, through AF_XDP (needs CAP_NET_RAW,
     /// CAP_NET_ADMIN, CAP_BPF). After the name: gateway=IP, mode=auto|native|skb, queues=N,
-    /// zero-copy=auto|on|off, share (leave Linux the frames to the interface's own MAC address),
-    /// share=addresses (leave it all but those for the programs' IP addresses, which are behind
-    /// that MAC address: for clouds), fill-checksums (for a veth pair whose other end Linux uses)
+    /// zero-copy=auto|on|off, share or share=mac (leave Linux the frames to the interface's own MAC
+    /// address), share=addresses (leave it all but those for the programs' IP addresses, which are
+    /// behind that MAC address: for clouds), share=ports (leave it all but those for the programs'
+    /// ports, behind its own MAC and IP addresses; range=FIRST-LAST and part=N are the ports for
+    /// connections of programs), fill-checksums (for a veth pair whose other end Linux uses)
     #[arg(long, value_name = "INTERFACE[,..]", conflicts_with = "tap")]
     xdp: Option<String>,
     /// Replay a capture file to runtimes and record what they send: replay=FILE, record=FILE, fast,

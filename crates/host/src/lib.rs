@@ -37,7 +37,7 @@ pub use claims::{Claims, CoreClaimed};
 pub use clocks::{ClockSetter, clock_rates};
 pub use port_users::port_users;
 pub use presence::Presence;
-pub use repair::repair;
+pub use repair::{repair, repair_reserved_ports};
 pub use reserve::{Keeper, cpusets, group_folder};
 pub use reserved_ports::ReservedPorts;
 pub use session::{SessionWeight, groups_sessions};

@@ -8,12 +8,11 @@ use crate::undo::{Kind, Outcome, Undo};
 use crate::{batch_group, clocks, reserve, reserved_ports};
 
 /// Puts back the clock rates and cpusets that an IOKernel with these state files has changed and,
-/// because it was killed, has left so, the control groups of batch jobs
-/// ([`BatchGroup`](crate::BatchGroup)), and the reserved ports of this network namespace. Returns
-/// for each of them in words how many settings were put back, which ones another program has
-/// changed since, so that they stay, and which ones could not be put back: with one of these it is
-/// an error, and the state file still says what they were. It is also an error if the state file
-/// cannot be used, as while an IOKernel runs that uses it.
+/// because it was killed, has left so, and the control groups of batch jobs
+/// ([`BatchGroup`](crate::BatchGroup)). Returns for each of them in words how many settings were
+/// put back, which ones another program has changed since, so that they stay, and which ones could
+/// not be put back: with one of these it is an error, and the state file still says what they were.
+/// It is also an error if the state file cannot be used, as while an IOKernel runs that uses it.
 ///
 /// # Examples
 /// ```no_run
@@ -31,11 +30,19 @@ pub fn repair(cpusets: &Path, clocks: &Path) -> Vec<Result<String, String>> {
     let clocks = (clocks::KIND, clocks, Path::new(clocks::ROOT));
     let groups = batch_group::records();
     let groups = groups.iter().map(|file| (batch_group::KIND, file.as_path(), Path::new(reserve::ROOT)));
-    let ports = reserved_ports::record();
-    let ports =
-        ports.iter().map(|file| (reserved_ports::KIND, file.as_path(), Path::new(reserved_ports::ROOT)));
-    let all = [cpusets, clocks].into_iter().chain(groups).chain(ports);
+    let all = [cpusets, clocks].into_iter().chain(groups);
     all.map(|(kind, file, root)| repair_kind(kind, file, root)).collect()
+}
+
+/// As [`repair`], of the reserved ports of this network namespace. Not for the time between the end
+/// of an IOKernel and the next one, which programs wait for: Linux would give their ports away, and
+/// the next IOKernel would be refused them.
+///
+/// # Errors
+/// As one of [`repair`].
+pub fn repair_reserved_ports() -> Result<String, String> {
+    let file = reserved_ports::record().map_err(|error| format!("{}: {error}", reserved_ports::KIND.what))?;
+    repair_kind(reserved_ports::KIND, &file, Path::new(reserved_ports::ROOT))
 }
 
 fn repair_kind(kind: Kind, file: &Path, root: &Path) -> Result<String, String> {

@@ -87,10 +87,14 @@ impl Scene {
     }
 
     fn start(&self, words: &str, more: &[&str]) -> Program {
+        self.start_at(&self.socket, words, more)
+    }
+
+    fn start_at(&self, socket: &str, words: &str, more: &[&str]) -> Program {
         let core = cpu_numbers().last().expect("this process runs somewhere").to_string();
         let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/busy.toml");
         let mut command = Command::new(binary("tailwater-cli", "tailwater"));
-        command.args(["iokernel", "--share-cores", "--managed-cores", &core, "--socket", &self.socket]);
+        command.args(["iokernel", "--share-cores", "--managed-cores", &core, "--socket", socket]);
         command.args(["--config", settings, "--xdp", words]).args(more);
         self.here.inside(|| Program::start(&mut command))
     }
@@ -107,6 +111,32 @@ impl Scene {
         command.args(["run", "--iokernel", &self.socket, "--listen", listen, "--"]);
         command.arg(binary("tailwater-tests", "role")).arg("echo");
         text(&self.here.inside(|| Program::start(&mut command)).finish().stderr)
+    }
+
+    /// Returns the number of the program that is attached to the interface, in words.
+    fn attached(&self) -> String {
+        let shown = self.here.run("ip", &["-d", "link", "show", "here0"]);
+        let mut words = shown.split_whitespace().skip_while(|word| !word.starts_with("prog/xdp"));
+        words.nth(2).unwrap_or_default().to_owned()
+    }
+
+    /// Runs `tailwater doctor --repair`, as a unit does at the end of its IOKernel, or by hand.
+    fn repair(&self, service_result: Option<&str>) {
+        let folder = tempfile::tempdir().expect("a folder");
+        let config = folder.path().join("tailwater.toml");
+        let files = |name: &str| format!("[{name}]\nstate-file = {:?}\n", folder.path().join(name));
+        fs::write(&config, files("ix") + &files("reserve")).expect("a file");
+        let mut command = Command::new(binary("tailwater-cli", "tailwater"));
+        command.args(["doctor", "--repair", "--config"]).arg(&config).env_remove("SERVICE_RESULT");
+        command.envs(service_result.map(|result| ("SERVICE_RESULT", result)));
+        let finished = self.here.inside(|| Program::start(&mut command)).finish();
+        assert!(finished.status.success(), "{}", text(&finished.stderr));
+    }
+
+    /// Returns the ports that Linux gives to no connection of its own.
+    fn reserved(&self) -> String {
+        let file = "/proc/sys/net/ipv4/ip_local_reserved_ports";
+        self.here.inside(|| fs::read_to_string(file)).expect("it is there").trim().to_owned()
     }
 
     fn addresses(&self) -> Vec<IpAddr> {
@@ -203,6 +233,10 @@ fn linux_and_programs_serve_at_one_address() {
     assert_eq!(inner.line().as_deref(), Some("answered"));
     drop((tcp, udp, call, inner));
     until("the ports are Linux's again", || scene.here.inside(|| TcpListener::bind((SHARED, 7)).is_ok()));
+    // One that is registered still would keep the program attached.
+    until("all programs have ended", || {
+        fs::read_to_string(&scene.records[0]).is_ok_and(|record| record.contains(r#""programs":[]"#))
+    });
     iokernel.signal(Signal::TERM);
     iokernel.wait();
     let shown = scene.here.run("ip", &["-d", "link", "show", "here0"]);
@@ -217,12 +251,9 @@ fn ports_that_others_have_are_refused_with_who_has_them() {
     let why = text(&scene.start(WORDS, &[]).finish().stderr);
     assert!(why.contains("udp:61234 of ") && why.contains("range="), "{why}");
     drop(used);
-    let _iokernel = scene.iokernel(&format!("{WORDS},range=61000-61199,part=100"), &[]);
-    let reserved = scene
-        .here
-        .inside(|| fs::read_to_string("/proc/sys/net/ipv4/ip_local_reserved_ports"))
-        .expect("it is there");
-    assert_eq!(reserved.trim(), "61000-61199");
+    let words = format!("{WORDS},range=61000-61199,part=100");
+    let mut iokernel = scene.iokernel(&words, &[]);
+    assert_eq!(scene.reserved(), "61000-61199");
     let linux = scene.here.inside(|| TcpListener::bind((SHARED, 6_379)).expect("Linux's own port"));
     let why = scene.refused("tcp:6379");
     assert!(
@@ -240,6 +271,18 @@ fn ports_that_others_have_are_refused_with_who_has_them() {
     let _second = scene.program("echo", "second", "udp:8");
     let why = scene.refused("udp:9");
     assert!(why.contains("part="), "{why}");
+    // So is the interface itself, to another IOKernel.
+    let attached = scene.attached();
+    let why = text(&scene.start_at(&socket_name("shared-ports-other"), &words, &[]).finish().stderr);
+    assert!(why.contains("here0") && why.contains("another process has an AF_XDP socket"), "{why}");
+    assert_eq!(scene.attached(), attached);
+    scene.ask((SHARED, 7).into(), b"still there");
+    // What is reserved stays so for the next start of a service, whose programs wait for it.
+    iokernel.kill();
+    scene.repair(Some("signal"));
+    assert_eq!(scene.reserved(), "61000-61199");
+    scene.repair(None);
+    assert_eq!(scene.reserved(), "");
 }
 
 #[test]
@@ -299,6 +342,14 @@ fn no_connection_is_reset_when_the_iokernel_is_killed_or_replaced_under_load() {
                 .there
                 .inside(|| TcpStream::connect_timeout(&(SHARED, 7).into(), Duration::from_millis(20)));
             assert_eq!(refused.map(drop).map_err(|e| e.kind()), Err(std::io::ErrorKind::TimedOut));
+            // One that is killed as soon as its program is attached leaves it to the next one.
+            let attached = scene.attached();
+            let mut starting = scene.start(WORDS, &[]);
+            until("the next program is attached", || {
+                assert!(starting.is_running(), "{}", starting.errors());
+                scene.attached() != attached
+            });
+            starting.kill();
             running = scene.iokernel(WORDS, &[]);
         }
         goes_on("after the kills");

@@ -129,7 +129,8 @@ fn repair(args: &DoctorArgs) -> anyhow::Result<()> {
     let config = args.configuration()?;
     let mut failures = Vec::new();
     let settings = tailwater_host::repair(&config.reserve.state_file, &config.ix.state_file);
-    for result in settings.into_iter().chain([tailwater_batch::group::repair(), nat::repair()]) {
+    let others = [tailwater_batch::group::repair(), repair_ports(), nat::repair()];
+    for result in settings.into_iter().chain(others) {
         match result {
             Ok(done) => writeln!(stdout(), "{done}")?,
             Err(why) => failures.push(why),
@@ -137,6 +138,16 @@ fn repair(args: &DoctorArgs) -> anyhow::Result<()> {
     }
     anyhow::ensure!(failures.is_empty(), "{}", failures.join("; "));
     Ok(())
+}
+
+/// Puts back reserved ports, except as a unit's `ExecStopPost`, which systemd tells by
+/// `SERVICE_RESULT`: an IOKernel without programs has put them back, and programs of another one
+/// wait for the next, with these ports.
+fn repair_ports() -> Result<String, String> {
+    match std::env::var_os("SERVICE_RESULT").filter(|result| !result.is_empty()) {
+        Some(_) => Ok("reserved ports: any that there are stay for the next start of the service".to_owned()),
+        None => tailwater_host::repair_reserved_ports(),
+    }
 }
 
 fn required(Finding { name, found }: Finding) -> Part {

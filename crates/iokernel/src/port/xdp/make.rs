@@ -100,16 +100,27 @@ impl XdpPort {
             _ => self
                 .fail(format!("cannot load the redirect program: {error}; the program: {}", error.program)),
         })?;
-        // While the map has no sockets, frames still go to Linux.
-        let (link, hook) = self.attach(&program, index)?;
-        let mut queues = Vec::new();
-        for number in 0..count {
-            let queue = self.open(index, number, chunk, hook)?;
+        // While the map has no sockets, frames still go to Linux. A program that takes the place of
+        // another one's comes last: while that IOKernel runs, no other has a socket on the queues.
+        let (link, hook, queues) = if self.spec.share == Share::Ports {
+            let first = if self.spec.mode == XdpMode::Skb { Hook::Generic } else { Hook::Driver };
+            let queues = self.open_all((index, count), chunk, first)?;
+            let (link, hook) = self.attach(&program, index)?;
+            (link, hook, queues)
+        } else {
+            let (link, hook) = self.attach(&program, index)?;
+            (link, hook, self.open_all((index, count), chunk, hook)?)
+        };
+        for (number, queue) in (0..).zip(&queues) {
             bpf::set_socket(&maps.sockets, number, &**queue.socket())
                 .map_err(|e| self.explain("enter a socket", e))?;
-            queues.push(queue);
         }
         Ok(Made { link, maps, hook, queues })
+    }
+
+    /// Returns a bound socket on each queue.
+    fn open_all(&self, (index, count): (u32, u32), chunk: u32, hook: Hook) -> Result<Vec<Queue>, PortError> {
+        (0..count).map(|number| self.open(index, number, chunk, hook)).collect()
     }
 
     /// Returns the maps of the program, with what belongs to Linux.
@@ -124,7 +135,7 @@ impl XdpPort {
             Share::Ports => {
                 let ports = PortMap::hash(MOST_PORTS)?;
                 // Before the program is attached: they are closed to Linux.
-                for key in steering::recorded(&self.spec.interface).1 {
+                for key in steering::recorded(&self.spec.interface) {
                     ports.set(key, 0)?;
                 }
                 Some(Theirs::Ports(Arc::new(ports), Arc::new(Map::recent(MOST_FRAGMENTED)?)))
@@ -133,37 +144,14 @@ impl XdpPort {
         Ok(Held { sockets, settings: Some(Arc::new(settings)), theirs })
     }
 
-    /// Attaches the program of ports until it is taken away, also if this process ends: in the
-    /// place of that of an IOKernel that was killed. Returns a copy of the program.
-    fn attach_for_good(&self, program: &OwnedFd, index: u32, hook: Hook) -> Result<OwnedFd, Errno> {
-        let error = |error: std::io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        let mut linux = Linux::new().map_err(error)?;
-        let there = linux.attached_xdp(index).map_err(error)?;
-        let before = steering::recorded(&self.spec.interface).0;
-        let is_own = there.is_some_and(|there| there == before);
-        if there.is_some() && !is_own {
-            return Err(Errno::BUSY);
-        }
-        if is_own {
-            // One in the other mode is in the way.
-            if let Err(Errno::EXIST | Errno::INVAL) =
-                linux.attach_xdp(index, program.as_fd(), hook, true).map_err(error)
-            {
-                let other = if hook == Hook::Driver { Hook::Generic } else { Hook::Driver };
-                linux.detach_xdp(index, other).map_err(error)?;
-                linux.attach_xdp(index, program.as_fd(), hook, false).map_err(error)?;
-            }
-        } else {
-            linux.attach_xdp(index, program.as_fd(), hook, false).map_err(error)?;
-        }
-        program.try_clone().map_err(error)
-    }
-
     /// Attaches the program to the first hook that the options and the driver allow; returns the
     /// attachment and the hook.
     fn attach(&self, program: &OwnedFd, index: u32) -> Result<(OwnedFd, Hook), PortError> {
         let attach = |hook| match self.spec.share {
-            Share::Ports => self.attach_for_good(program, index, hook),
+            // What it returns is a copy of the program.
+            Share::Ports => steering::attach(&self.spec.interface, index, program, hook)
+                .and_then(|()| program.try_clone())
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)),
             _ => while_busy(self.busy_tries, || bpf::attach_xdp(program, index, hook)),
         };
         let what = "attach the redirect program";
@@ -194,6 +182,14 @@ impl XdpPort {
         let bind =
             |how| while_busy(self.busy_tries, || queue.bind(index, number, how | libc::XDP_USE_NEED_WAKEUP));
         let what = format!("bind to queue {number}");
+        let refused = |error| {
+            match error {
+            Errno::BUSY => self.fail(format!(
+                "cannot {what}: another process has an AF_XDP socket there; if that is an IOKernel, end it, or start this one with --takeover"
+            )),
+            error => self.explain(&what, error),
+        }
+        };
         let zero_copy = self.spec.zero_copy;
         if zero_copy == ZeroCopy::Required || (zero_copy == ZeroCopy::Auto && hook == Hook::Driver) {
             match bind(libc::XDP_ZEROCOPY) {
@@ -201,14 +197,12 @@ impl XdpPort {
                 Err(error) if zero_copy == ZeroCopy::Required => {
                     return Err(self.explain(&format!("{what} without copying"), error));
                 }
-                Err(error @ (Errno::PERM | Errno::BUSY | Errno::NODEV)) => {
-                    return Err(self.explain(&what, error));
-                }
+                Err(error @ (Errno::PERM | Errno::BUSY | Errno::NODEV)) => return Err(refused(error)),
                 // The driver does not support zero copy: copy.
                 Err(_) => {}
             }
         }
-        bind(libc::XDP_COPY).map_err(|error| self.explain(&what, error))?;
+        bind(libc::XDP_COPY).map_err(refused)?;
         Ok(queue)
     }
 

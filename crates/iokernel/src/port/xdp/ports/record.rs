@@ -3,8 +3,9 @@
 //! Owns a file in `/run` for each network namespace and interface, which is there while the
 //! redirect program is attached: the number of that program, by which the next IOKernel knows it as
 //! its own, and who had which ports, which stay closed to Linux until these programs are back. It
-//! is replaced as a whole. Numbers of programs are not used again until the machine starts anew,
-//! and `/run` does not outlive that.
+//! is replaced as a whole, before a program is attached: an IOKernel that is killed at any moment
+//! leaves no program that the next one does not know. Numbers of programs are not used again until
+//! the machine starts anew, and `/run` does not outlive that.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -30,8 +31,11 @@ pub(super) struct Ports {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct Record {
-    /// Number of the attached program.
+    /// Number of the program that is attached, or will be next.
     pub(super) program: u32,
+    /// Number of the one in whose place it is put, until that is done; 0 without one.
+    #[serde(default)]
+    pub(super) replaced: u32,
     pub(super) programs: Vec<Ports>,
 }
 
@@ -51,6 +55,11 @@ impl Record {
             serde_json::from_slice(&fs::read(path).ok().filter(|_| is_own)?).ok()
         };
         own().unwrap_or_default()
+    }
+
+    /// Returns whether the attached program of this number is one that an IOKernel has left.
+    pub(super) fn knows(&self, attached: u32) -> bool {
+        attached != 0 && [self.program, self.replaced].contains(&attached)
     }
 
     /// Replaces the record.
@@ -75,12 +84,16 @@ mod tests {
         let path = folder.path().join("tailwater-ports-1-eth0.5");
         assert_eq!(Record::read(&path), Record::default());
         let listens = vec!["tcp:6379".parse().unwrap()];
-        let record = Record {
+        let mut record = Record {
             program: 7,
+            replaced: 0,
             programs: vec![Ports { ip: Ipv4Addr::new(10, 77, 0, 2), part: 3, listens }],
         };
         record.write(&path).unwrap();
         assert_eq!(Record::read(&path), record);
+        assert!(record.knows(7) && !record.knows(0) && !record.knows(6));
+        record.replaced = 6;
+        assert!(record.knows(7) && record.knows(6));
         fs::write(&path, "{").unwrap();
         assert_eq!(Record::read(&path), Record::default());
     }

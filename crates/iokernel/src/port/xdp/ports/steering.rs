@@ -16,9 +16,10 @@
 //!
 //! | step | lie or failure | consequence |
 //! |---|---|---|
-//! | the IOKernel is killed | - | the redirect program stays attached and drops what is for ports of programs, so Linux resets no connection; the next IOKernel puts its own in its place, with the ports of the [record](super::record), and peers send again |
+//! | the IOKernel is killed, also while it starts | - | the redirect program stays attached and drops what is for ports of programs, so Linux resets no connection; the next IOKernel puts its own in its place, with the ports of the [record](super::record), and peers send again |
 //! | it ends in good order | programs are registered, and wait for the next one | the same, and the log says so |
 //! | it ends in good order | no program is registered | program, record and reservation are taken away |
+//! | another IOKernel starts on the interface, without a takeover | - | it finds the sockets of this one on the queues, and ends before it attaches |
 //! | an IOKernel takes over | - | it goes on with the program and the maps; ports are held once more when the other has ended |
 //! | programs do not come back | - | their ports are Linux's after [`KEPT`] |
 //! | a program is killed | - | its listening ports are Linux's, which answers with resets; what comes for connections it had opened is answered by the switch for [`KEPT`], or until its part of the range is needed |
@@ -27,6 +28,8 @@
 //! | the interface gets another address | - | ports are held there, and frames leave with it; connections of the old address end as Linux's do |
 //! | Linux answers no question | - | what was known stays in effect; a line in the log, once |
 
+use rustix::fd::{AsFd, OwnedFd};
+use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -113,12 +116,43 @@ pub(in crate::port::xdp) struct Steering {
     taken_changed: bool,
 }
 
-/// Returns what an earlier IOKernel has recorded of an interface: the number of its program, and
-/// the keys of the ports that stay closed to Linux.
-pub(in crate::port::xdp) fn recorded(port: &str) -> (u32, Vec<u32>) {
+/// Returns the keys of the ports of an interface that an earlier IOKernel has left closed to Linux.
+pub(in crate::port::xdp) fn recorded(port: &str) -> Vec<u32> {
     let record = Record::path(port).map(|path| Record::read(&path)).unwrap_or_default();
-    let keys = record.programs.iter().flat_map(|ports| ports.listens.iter().map(key));
-    (record.program, keys.collect())
+    record.programs.iter().flat_map(|ports| ports.listens.iter().map(key)).collect()
+}
+
+/// Attaches a program to an interface until it is taken away, also if this process ends: in the
+/// place of that of an IOKernel of before, which does not run any more. It is in the record first.
+///
+/// # Errors
+/// Linux's; EBUSY if the attached program is another one's.
+pub(in crate::port::xdp) fn attach(port: &str, index: u32, program: &OwnedFd, hook: Hook) -> io::Result<()> {
+    let (mut linux, file) = (Linux::new()?, Record::path(port)?);
+    let there = linux.attached_xdp(index)?.unwrap_or(0);
+    let before = Record::read(&file);
+    if there != 0 && !before.knows(there) {
+        return Err(Errno::BUSY.into());
+    }
+    let number = tailwater_bpf::sys::program_number(program)?;
+    // One that cannot be written is complained of when programs get their ports.
+    let _ = Record { program: number, replaced: there, ..before.clone() }.write(&file);
+    let attached = match linux.attach_xdp(index, program.as_fd(), hook, there != 0) {
+        // One in the other mode is in the way.
+        Err(error)
+            if there != 0 && matches!(Errno::from_io_error(&error), Some(Errno::EXIST | Errno::INVAL)) =>
+        {
+            let other = if hook == Hook::Driver { Hook::Generic } else { Hook::Driver };
+            linux.detach_xdp(index, other)?;
+            linux.attach_xdp(index, program.as_fd(), hook, false)
+        }
+        attached => attached,
+    };
+    if attached.is_err() && there == 0 && before == Record::default() {
+        // It is missing if it could not be written.
+        let _ = std::fs::remove_file(&file);
+    }
+    attached
 }
 
 fn key(listen: &Listen) -> u32 {
@@ -129,7 +163,7 @@ impl Steering {
     /// Returns one for an attachment, with the ports of programs that were there before.
     ///
     /// # Errors
-    /// If Linux does not answer, or the record cannot be written.
+    /// If Linux does not answer, or the map.
     pub(in crate::port::xdp) fn new(
         at: Attachment,
         outgoing: &Outgoing,
@@ -394,7 +428,7 @@ impl Steering {
             part: holder.part,
             listens: holder.listens.keys().copied().collect(),
         });
-        let record = Record { program: self.at.program, programs: programs.collect() };
+        let record = Record { program: self.at.program, replaced: 0, programs: programs.collect() };
         if record != self.record {
             match record.write(&self.file) {
                 Ok(()) => self.record = record,
