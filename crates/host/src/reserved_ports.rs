@@ -35,13 +35,18 @@ pub struct ReservedPorts {
 }
 
 impl ReservedPorts {
-    /// Reserves a range in the network namespace of the calling thread. Returns `None` if another
-    /// process has done so, until it ends.
+    /// Reserves a range in the network namespace of the calling thread. Returns `None` while
+    /// another process has done so.
     ///
     /// # Errors
-    /// If the setting or its record cannot be written.
+    /// If the setting or its record cannot be written, or another process has reserved other ports
+    /// in this way, which one at a time does.
     pub fn new(range: &RangeInclusive<u16>) -> io::Result<Option<Self>> {
-        let Some(undo) = Undo::lock(KIND, &record()?, Path::new(ROOT))? else { return Ok(None) };
+        let Some(undo) = Undo::lock(KIND, &record()?, Path::new(ROOT))? else {
+            let present = fs::read_to_string(Path::new(ROOT).join(FILE))?;
+            let other = "another IOKernel of this network namespace has reserved the range of its interface";
+            return if covers(&present, range) { Ok(None) } else { Err(io::Error::other(other)) };
+        };
         let mut this = Self { undo };
         this.reserve(Path::new(ROOT), range)?;
         Ok(Some(this))
@@ -66,6 +71,15 @@ impl ReservedPorts {
     }
 }
 
+/// Returns whether a range is reserved: Linux writes those that meet as one.
+fn covers(present: &str, range: &RangeInclusive<u16>) -> bool {
+    present.trim().split(',').any(|word| {
+        let (first, last) = word.split_once('-').unwrap_or((word, word));
+        let covers = |first: u16, last: u16| first <= *range.start() && *range.end() <= last;
+        first.parse().is_ok_and(|first| last.parse().is_ok_and(|last| covers(first, last)))
+    })
+}
+
 /// Returns the record of this network namespace.
 pub(crate) fn record() -> io::Result<PathBuf> {
     use std::os::unix::fs::MetadataExt;
@@ -76,6 +90,27 @@ pub(crate) fn record() -> io::Result<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tailwater_testkit::namespace::in_namespace;
+
+    #[test]
+    fn another_processs_range_is_no_reservation_of_this_one() {
+        in_namespace(|| {
+            // Its record outlives the namespace otherwise.
+            let (other, file) = (61_000..=61_099, record().unwrap());
+            let reserved = match ReservedPorts::new(&other) {
+                Ok(reserved) => reserved.expect("no other process is there"),
+                Err(error) => return eprintln!("skipped: {error}"),
+            };
+            assert!(ReservedPorts::new(&other).unwrap().is_none());
+            let why = ReservedPorts::new(&(62_000..=62_099)).expect_err("it is not reserved");
+            assert!(why.to_string().contains("another IOKernel"), "{why}");
+            drop(reserved);
+            let mut lock = file.into_os_string();
+            lock.push(".lock");
+            let _ = fs::remove_file(lock);
+        });
+        assert!(covers("80,60999-61099\n", &(61_000..=61_099)) && !covers("\n", &(7..=7)));
+    }
 
     #[test]
     fn a_range_is_added_to_those_that_are_reserved_and_put_back() {

@@ -176,7 +176,7 @@ fn exchange(stream: &mut TcpStream, request: &[u8]) -> Vec<u8> {
     })
 }
 
-/// Serves connections to Linux's own server until the listener is gone: sends all back.
+/// Serves connections to Linux's own server until this process ends: sends all back.
 fn serve_linux(listener: TcpListener) {
     std::thread::spawn(move || {
         while let Ok((mut stream, _)) = listener.accept() {

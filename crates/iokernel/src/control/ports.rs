@@ -5,16 +5,18 @@
 
 use std::fs;
 use tailwater_shm::Version;
-use tailwater_shm::control::{MAX_LISTEN, Register};
+use tailwater_shm::control::{Listen, MAX_LISTEN, Register};
 
 use super::Control;
 use super::directory::{Place, Refusal};
 use crate::authority::User;
+use crate::port::PortInterface;
 
 /// First minor version of the protocol whose programs keep to a range of ports.
 const PORTS_MINOR: u16 = 4;
 /// First port that is every user's, unless set otherwise (ip-sysctl, `ip_unprivileged_port_start`).
 const FIRST_UNPRIVILEGED: u16 = 1_024;
+const FIRST_SETTING: &str = "/proc/sys/net/ipv4/ip_unprivileged_port_start";
 
 impl Control {
     /// Gives a program its ports; returns those for its own connections, or `None` if all ports are
@@ -30,35 +32,57 @@ impl Control {
                 format!("{} ports to listen at are too many; {MAX_LISTEN} are allowed", wish.listen.len());
             return Err(Refusal::Ports(why));
         }
+        if self.parts.interfaces.iter().any(PortInterface::shares_ports) {
+            // First: another instance of the program keeps what is claimed once.
+            check_privilege(user, &wish.listen)?;
+            if Version(wish.version).minor() < PORTS_MINOR {
+                return Err(Refusal::Ports(
+                    "programs share the addresses of Linux here, which this one was built too early for; build it anew".to_owned(),
+                ));
+            }
+        }
         let mut outgoing = None;
         for interface in &mut self.parts.interfaces {
             let claimed = interface.claim((place.ip, place.ip6), &wish.listen).map_err(Refusal::Ports)?;
             outgoing = outgoing.or(claimed);
-        }
-        if outgoing.is_some() {
-            check_privilege(user, wish)?;
-        }
-        if outgoing.is_some() && Version(wish.version).minor() < PORTS_MINOR {
-            return Err(Refusal::Ports(
-                "programs share the addresses of Linux here, which this one was built too early for; build it anew".to_owned(),
-            ));
         }
         Ok(outgoing)
     }
 }
 
 /// Checks that a user may listen at these ports.
-fn check_privilege(user: &User, wish: &Register) -> Result<(), Refusal> {
+fn check_privilege(user: &User, listens: &[Listen]) -> Result<(), Refusal> {
     if user.privileged {
         return Ok(());
     }
-    let setting = fs::read_to_string("/proc/sys/net/ipv4/ip_unprivileged_port_start");
+    let setting = fs::read_to_string(FIRST_SETTING);
     let first = setting.ok().and_then(|text| text.trim().parse().ok()).unwrap_or(FIRST_UNPRIVILEGED);
-    match wish.listen.iter().find(|listen| listen.port < first) {
+    match listens.iter().find(|listen| listen.port < first) {
         Some(listen) => Err(Refusal::Ports(format!(
             "user {} may not listen at {listen}: ports below {first} are root's (net.ipv4.ip_unprivileged_port_start)",
             user.uid
         ))),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tailwater_testkit::namespace::in_namespace;
+
+    #[test]
+    fn the_first_ports_are_roots_as_far_as_linux_says() {
+        let may = |privileged, port: u16| {
+            let user = User { uid: 1_000, owner: 1_000, groups: Vec::new(), privileged };
+            check_privilege(&user, &[format!("tcp:{port}").parse().unwrap()]).is_ok()
+        };
+        in_namespace(|| {
+            assert!(!may(false, 1_023) && may(false, 1_024) && may(true, 1));
+            fs::write(FIRST_SETTING, "80").unwrap();
+            assert!(!may(false, 79) && may(false, 80));
+            fs::write(FIRST_SETTING, "0").unwrap();
+            assert!(may(false, 1));
+        });
     }
 }

@@ -394,8 +394,8 @@ const XDP: &[Field] = &[
     ),
     counter(
         "no_next_hop",
-        "Frames to the gateway that were dropped, or have waited, because the station of Linux's next hop is \
-         unknown (`share=addresses`, `share=ports`).",
+        "Frames to the gateway that were dropped, at once or after a time, because the station of \
+         Linux's next hop is unknown (`share=addresses`, `share=ports`).",
     ),
     counter(
         "kept_off_wire",

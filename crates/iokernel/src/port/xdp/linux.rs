@@ -59,6 +59,8 @@ pub(super) struct Known {
     pub(super) mac: MacAddr,
     /// Set by an administrator: Linux does not check it.
     pub(super) permanent: bool,
+    /// Linux has not heard of it for some time, and checks it when it sends there.
+    pub(super) stale: bool,
 }
 
 /// See the module documentation.
@@ -115,16 +117,7 @@ impl Linux {
         let answer = self.ask(RouteNetlinkMessage::GetAddress(AddressMessage::default()), NLM_F_DUMP)?;
         let own = |message| {
             let RouteNetlinkMessage::NewAddress(message) = message else { return None };
-            // Of a point-to-point interface, `Address` is the peer's.
-            let (mut local, mut address) = (None, None);
-            for attribute in message.attributes {
-                match attribute {
-                    AddressAttribute::Local(ip) => local = Some(ip),
-                    AddressAttribute::Address(ip) => address = Some(ip),
-                    _ => {}
-                }
-            }
-            local.or(address)
+            local(&message)
         };
         Ok(answer.into_iter().filter_map(own).collect())
     }
@@ -177,11 +170,11 @@ impl Linux {
         Ok(answer.into_iter().find_map(|message| known(message).map(|(_, known)| known)))
     }
 
-    /// Returns the stations of the neighbours behind an interface.
+    /// Returns what Linux knows of the neighbours behind an interface.
     ///
     /// # Errors
     /// Linux's.
-    pub(super) fn neighbours(&mut self, interface: u32) -> io::Result<HashMap<IpAddr, MacAddr>> {
+    pub(super) fn neighbours(&mut self, interface: u32) -> io::Result<HashMap<IpAddr, Known>> {
         let mut stations = HashMap::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut question = NeighbourMessage::default();
@@ -195,7 +188,7 @@ impl Linux {
                 RouteNetlinkMessage::NewNeighbour(message) => message.header.ifindex == interface,
                 _ => false,
             });
-            stations.extend(behind.filter_map(known).filter_map(|(ip, known)| Some((ip?, known.mac))));
+            stations.extend(behind.filter_map(known).filter_map(|(ip, known)| Some((ip?, known))));
         }
         Ok(stations)
     }
@@ -217,10 +210,10 @@ impl Linux {
                     && message.header.scope == AddressScope::Universe
                     && !message.header.flags.intersects(unfit) =>
             {
-                message.attributes.into_iter().find_map(|attribute| match attribute {
-                    AddressAttribute::Address(IpAddr::V6(ip)) => Some(ip),
-                    _ => None,
-                })
+                match local(&message)? {
+                    IpAddr::V6(ip) => Some(ip),
+                    IpAddr::V4(_) => None,
+                }
             }
             _ => None,
         });
@@ -350,6 +343,20 @@ impl Linux {
     }
 }
 
+/// Returns the address of this machine in a message.
+fn local(message: &AddressMessage) -> Option<IpAddr> {
+    // With a peer, `Address` is that one's.
+    let (mut local, mut address) = (None, None);
+    for attribute in &message.attributes {
+        match attribute {
+            AddressAttribute::Local(ip) => local = Some(*ip),
+            AddressAttribute::Address(ip) => address = Some(*ip),
+            _ => {}
+        }
+    }
+    local.or(address)
+}
+
 /// Returns address and station of the neighbour in a message, if that has a station.
 fn known(message: RouteNetlinkMessage) -> Option<(Option<IpAddr>, Known)> {
     let RouteNetlinkMessage::NewNeighbour(message) = message else { return None };
@@ -368,7 +375,8 @@ fn known(message: RouteNetlinkMessage) -> Option<(Option<IpAddr>, Known)> {
         }
     }
     let permanent = matches!(message.header.state, NeighbourState::Permanent | NeighbourState::Noarp);
-    Some((ip, Known { mac: mac?, permanent }))
+    let stale = message.header.state == NeighbourState::Stale;
+    Some((ip, Known { mac: mac?, permanent, stale }))
 }
 
 /// Returns whether there is nothing of the kind: an entry, a table, or the family.
@@ -473,6 +481,26 @@ mod tests {
         here.ip(&["neigh", "add", "192.0.2.1", "lladdr", mac, "dev", "here0", "nud", "permanent"]);
         let known = linux.neighbour(index, ROUTER).unwrap().expect("it is known");
         assert_eq!((known.mac.to_string().as_str(), known.permanent), (mac, true));
+    }
+
+    #[test]
+    fn the_own_address_of_a_pair_is_not_the_peers_and_one_that_linux_has_not_checked_is_stale() {
+        let Some([here, _there]) = Namespace::pair(["here0", "there0"], 1) else { return };
+        let mut linux = here.inside(|| Linux::new().expect("a socket"));
+        let index = here.inside(|| Interface::new("here0").unwrap().index().unwrap());
+        here.ip(&["addr", "add", "192.0.2.9/24", "dev", "here0"]);
+        for (state, stale) in [("stale", true), ("reachable", false)] {
+            let mac = "02:00:00:00:00:07";
+            here.ip(&["neigh", "replace", "192.0.2.1", "lladdr", mac, "dev", "here0", "nud", state]);
+            assert_eq!(linux.neighbours(index).unwrap()[&ROUTER].stale, stale);
+        }
+        let own = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 9);
+        if !here.inside(|| std::path::Path::new("/proc/thread-self/net/if_inet6").exists()) {
+            return eprintln!("skipped: this kernel has no IPv6");
+        }
+        here.ip(&["addr", "add", "2001:db8::9", "peer", "2001:db8::1/128", "dev", "here0", "nodad"]);
+        assert_eq!(linux.global6(index).unwrap(), Some(own));
+        assert!(linux.addresses().unwrap().contains(&own.into()));
     }
 
     #[test]

@@ -348,8 +348,9 @@ impl Port for XdpPort {
     }
 
     fn interface(&self, context: &Context) -> Option<PortInterface> {
-        PortInterface::new(&self.spec.interface, None)?
-            .followed_by(|index| Follower::of(self, context, index))
+        let interface =
+            PortInterface::new(&self.spec.interface, None)?.sharing_ports(self.spec.share == Share::Ports);
+        interface.followed_by(|index| Follower::of(self, context, index))
     }
 
     fn poll(&mut self, _now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {

@@ -52,6 +52,8 @@ pub(crate) struct Packet<'a> {
     pub(crate) protocol: u8,
     pub(crate) hop_limit: u8,
     pub(crate) part: Part,
+    /// What the fragments of a datagram have in common; 0 in IPv6 without a fragment header.
+    pub(crate) identification: u32,
     /// Has an IPv6 fragment header.
     pub(crate) fragment_header: bool,
     /// The packet names the routers of its path (IPv4 options, IPv6 routing headers with segments
@@ -110,6 +112,7 @@ fn decode_ipv4(bytes: &[u8], extent: Extent) -> Result<Packet<'_>, Malformed> {
         protocol: fixed.protocol().0,
         hop_limit: fixed.ttl(),
         part: part((fixed.fragment_offset() / 8) as u16, fixed.more_fragments()),
+        identification: fixed.identification().into(),
         fragment_header: false,
         source_routed: bytes.get(IPV4_HEADER..header).is_some_and(has_source_route),
         length: total - header,
@@ -155,6 +158,7 @@ fn decode_ipv6(bytes: &[u8], extent: Extent) -> Result<Packet<'_>, Malformed> {
         protocol: chain.protocol.0,
         hop_limit: fixed.hop_limit(),
         part: chain.part,
+        identification: chain.identification,
         fragment_header: chain.fragment_header,
         source_routed: chain.source_routed,
         length: end - chain.at,
@@ -167,6 +171,7 @@ struct Chain {
     protocol: IpProtocol,
     at: usize,
     part: Part,
+    identification: u32,
     fragment_header: bool,
     source_routed: bool,
 }
@@ -178,6 +183,7 @@ fn walk(bytes: &[u8], first: IpProtocol, end: usize) -> Result<Chain, Malformed>
         protocol: first,
         at: IPV6_HEADER,
         part: Part::Whole,
+        identification: 0,
         fragment_header: false,
         source_routed: false,
     };
@@ -197,6 +203,7 @@ fn walk(bytes: &[u8], first: IpProtocol, end: usize) -> Result<Chain, Malformed>
                 size = 8;
                 let offset = u16_at(header, 2);
                 chain.part = part(offset >> 3, offset & 1 != 0);
+                chain.identification = u32::from_be_bytes([header[4], header[5], header[6], header[7]]);
                 chain.fragment_header = true;
             }
             // The length is in units of four bytes, less two (RFC 4302 section 2.2).

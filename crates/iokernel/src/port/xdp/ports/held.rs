@@ -8,7 +8,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use std::net::{IpAddr, SocketAddr};
-use tailwater_host::port_users;
+use tailwater_host::{port_users, port_users_at};
 use tailwater_shm::control::{Listen, Transport};
 
 /// Sockets at a port, one for each own address; closed on drop.
@@ -67,33 +67,58 @@ fn bind(transport: Transport, address: SocketAddr) -> Result<OwnedFd, Errno> {
     sockopt::set_socket_reuseaddr(&socket, true)?;
     net::bind(&socket, &address)?;
     sockopt::set_socket_reuseaddr(&socket, false)?;
+    // Those that live on without their server are: their frames would be the program's.
+    if !port_users_at("tcp", address.ip(), address.port()).is_empty() {
+        return Err(Errno::ADDRINUSE);
+    }
     Ok(socket)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::net::{Ipv4Addr, TcpListener, UdpSocket};
+    use std::net::{Ipv4Addr, TcpListener, TcpStream, UdpSocket};
+    use tailwater_testkit::namespace::in_namespace;
 
     const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+    const TCP: Listen = Listen { transport: Transport::Tcp, port: 7 };
+    const UDP: Listen = Listen { transport: Transport::Udp, port: 8 };
 
     #[test]
     fn a_held_port_is_no_other_programs_and_one_that_is_taken_is_refused_with_who_has_it() {
-        let listener = TcpListener::bind((HERE, 0)).unwrap();
-        let tcp = Listen { transport: Transport::Tcp, port: listener.local_addr().unwrap().port() };
-        let why = Held::new(tcp, [HERE]).err().unwrap();
-        assert!(why.contains(&format!("{tcp} of ")), "{why}");
-        assert!(why.contains(&format!("process {}", std::process::id())), "{why}");
-        drop(listener);
-        let held = Held::new(tcp, [HERE]).unwrap();
-        assert!(held.is_held() && TcpListener::bind((HERE, tcp.port)).is_err());
-        drop(held);
-        assert!(TcpListener::bind((HERE, tcp.port)).is_ok());
-        let socket = UdpSocket::bind((HERE, 0)).unwrap();
-        let udp = Listen { transport: Transport::Udp, port: socket.local_addr().unwrap().port() };
-        assert!(Held::new(udp, [HERE]).is_err());
-        drop(socket);
-        let _held = Held::new(udp, [HERE]).unwrap();
-        assert!(UdpSocket::bind((HERE, udp.port)).is_err());
+        // There no other test has these ports.
+        in_namespace(|| {
+            let listener = TcpListener::bind((HERE, TCP.port)).unwrap();
+            let why = Held::new(TCP, [HERE]).err().unwrap();
+            assert!(why.contains(&format!("{TCP} of ")), "{why}");
+            assert!(why.contains(&format!("process {}", std::process::id())), "{why}");
+            drop(listener);
+            let held = Held::new(TCP, [HERE]).unwrap();
+            assert!(held.is_held() && TcpListener::bind((HERE, TCP.port)).is_err());
+            drop(held);
+            assert!(TcpListener::bind((HERE, TCP.port)).is_ok());
+            let socket = UdpSocket::bind((HERE, UDP.port)).unwrap();
+            assert!(Held::new(UDP, [HERE]).is_err());
+            drop(socket);
+            let _held = Held::new(UDP, [HERE]).unwrap();
+            assert!(UdpSocket::bind((HERE, UDP.port)).is_err());
+        });
+    }
+
+    #[test]
+    fn connections_that_live_on_without_their_server_keep_its_port() {
+        in_namespace(|| {
+            let listener = TcpListener::bind((HERE, TCP.port)).unwrap();
+            let client = TcpStream::connect((HERE, TCP.port)).unwrap();
+            let (server, _) = listener.accept().unwrap();
+            drop(listener);
+            let why = Held::new(TCP, [HERE]).err().unwrap();
+            assert!(why.contains(&format!("process {}", std::process::id())), "{why}");
+            // At another address they are in nobody's way.
+            assert!(Held::new(TCP, [IpAddr::from([127, 0, 0, 2])]).is_ok());
+            // Its end waits in TIME-WAIT.
+            drop((server, client));
+            Held::new(TCP, [HERE]).unwrap();
+        });
     }
 }

@@ -41,16 +41,18 @@ mod record;
 mod rewrite;
 pub(super) mod steering;
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::addresses::{Counts, Gateway, Outward, asks, bits, masked};
 use super::latest::Latest;
+use super::linux::Known;
 use super::program::ports::port_key;
-use crate::frame::{ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddr};
+use crate::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddr};
 use crate::port::Inject;
 use crate::switch::packet::{Family, Packet, Part, TCP, UDP, decode};
 use crate::switch::{Resolution, resolution, resolved};
@@ -64,8 +66,15 @@ const MOST_WAITING_OF_ONE: usize = 8;
 const MOST_RETURNING: usize = 256;
 /// Maximum number of datagrams whose later fragments find their way, in each direction.
 const MOST_FRAGMENTED: usize = 256;
+/// For how long a frame waits: as long as Linux asks for a neighbour (arp(7), `mcast_solicit`).
+const WAITS: Duration = Duration::from_secs(3);
 /// Maximum number of neighbours that are known by their frames only.
 const MOST_HEARD: usize = 1_024;
+/// For how long they are known without another frame of theirs: as Linux knows its own (arp(7),
+/// `gc_stale_time`).
+const HEARD: Duration = Duration::from_secs(60);
+/// Time between two requests that Linux checks a neighbour.
+const CHECK_PAUSE: Duration = Duration::from_secs(1);
 
 /// A program on the wire.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -106,7 +115,7 @@ pub(super) struct View {
     ip6: Option<Ipv6Addr>,
     programs: Vec<Program>,
     routes: [Routes; 2],
-    neighbours: HashMap<IpAddr, MacAddr>,
+    neighbours: HashMap<IpAddr, Known>,
 }
 
 impl View {
@@ -116,7 +125,7 @@ impl View {
         (own, ip, ip6): (MacAddr, Option<Ipv4Addr>, Option<Ipv6Addr>),
         programs: Vec<Program>,
         networks: impl IntoIterator<Item = (IpAddr, u8, Option<IpAddr>)>,
-        neighbours: HashMap<IpAddr, MacAddr>,
+        neighbours: HashMap<IpAddr, Known>,
     ) -> Self {
         let mut view = Self { own, ip, ip6, programs, routes: [const { Vec::new() }; 2], neighbours };
         for (network, prefix_len, router) in networks {
@@ -149,7 +158,8 @@ impl View {
     }
 }
 
-/// Neighbours that the polling thread does not find, for the control thread.
+/// Neighbours that the polling thread does not find, or that Linux is to check, for the control
+/// thread.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     /// A hint that there are some; the lock orders the rest.
@@ -216,12 +226,17 @@ pub(super) struct Translation {
     answers: BTreeMap<([u8; 6], u16), Vec<u8>>,
     /// Frames for programs of this machine that wait for the next poll.
     returning: Vec<Vec<u8>>,
-    /// Frames of programs that wait for the station of a neighbour: the latest of each.
-    waiting: BTreeMap<(Ipv4Addr, IpAddr), Vec<u8>>,
+    /// Frames of programs that wait for the station of a neighbour, and since when: the latest of
+    /// each. They are judged once more before they leave.
+    waiting: BTreeMap<(Ipv4Addr, IpAddr), (Instant, Vec<u8>)>,
     /// Those whose station is known now.
     ready: Vec<Vec<u8>>,
-    /// Neighbours that Linux does not know, by their frames.
-    heard: HashMap<IpAddr, MacAddr>,
+    /// Neighbours that Linux does not know, by their frames, and about when the last one came.
+    heard: HashMap<IpAddr, (MacAddr, Instant)>,
+    /// Neighbours that Linux is to check, and since when these are collected.
+    checked: (Instant, HashSet<IpAddr>),
+    /// When the view was taken up: once a second at least.
+    now: Instant,
     entering: Fragmented,
     leaving: Fragmented,
     counts: Arc<Counts>,
@@ -233,7 +248,7 @@ impl Translation {
         gateway: Gateway,
         counts: Arc<Counts>,
     ) -> Self {
-        let view = latest.take().unwrap_or_default();
+        let (view, now) = (latest.take().unwrap_or_default(), Instant::now());
         Self {
             latest,
             view,
@@ -244,6 +259,8 @@ impl Translation {
             waiting: BTreeMap::new(),
             ready: Vec::new(),
             heard: HashMap::new(),
+            checked: (now, HashSet::new()),
+            now,
             entering: Fragmented::default(),
             leaving: Fragmented::default(),
             counts,
@@ -253,7 +270,8 @@ impl Translation {
     /// Takes up the latest view, and injects frames that wait; returns how many.
     pub(super) fn poll(&mut self, switch: &mut dyn Inject) -> usize {
         if let Some(view) = self.latest.take() {
-            self.view = view;
+            (self.view, self.now) = (view, Instant::now());
+            self.forget();
             self.release_waiting();
         }
         let count = self.answers.len() + self.returning.len();
@@ -263,7 +281,7 @@ impl Translation {
                 switch.inject(&frame);
             }
             for mut frame in core::mem::take(&mut self.returning) {
-                if self.enter(&mut frame, |ip| switch.station(ip)) {
+                if self.try_enter(&mut frame, false, |ip| switch.station(ip)).is_some() {
                     switch.inject(&frame);
                 }
             }
@@ -281,30 +299,63 @@ impl Translation {
         core::mem::take(&mut self.ready)
     }
 
-    /// Moves frames to those that are sent if their neighbour is known now.
+    /// Forgets neighbours that have sent nothing for a time, and has Linux check others anew.
+    fn forget(&mut self) {
+        let now = self.now;
+        self.heard.retain(|_, (_, heard)| now.saturating_duration_since(*heard) < HEARD);
+        if now.saturating_duration_since(self.checked.0) >= CHECK_PAUSE {
+            self.checked = (now, HashSet::new());
+        }
+    }
+
+    /// Moves frames to those that are sent if their neighbour is known now, and drops those that
+    /// have waited too long.
     fn release_waiting(&mut self) {
-        let Self { waiting, ready, view, .. } = self;
-        waiting.retain(|(_, hop), frame| {
-            let Some(station) = view.neighbours.get(hop) else { return true };
-            frame[..6].copy_from_slice(&station.0);
-            ready.push(core::mem::take(frame));
-            false
+        let Self { waiting, view, now, counts, .. } = self;
+        let mut released = Vec::new();
+        waiting.retain(|(_, hop), (since, frame)| {
+            if now.saturating_duration_since(*since) >= WAITS {
+                counts.no_next_hop.fetch_add(1, Ordering::Relaxed);
+                return false;
+            }
+            let is_known = view.neighbours.contains_key(hop);
+            if is_known {
+                released.push(core::mem::take(frame));
+            }
+            !is_known
         });
+        // The port may be another program's since, or the interface have another address.
+        for mut frame in released {
+            if let Outward::Leaves(station) = self.judge(&frame) {
+                self.leave(&mut frame, station);
+                self.ready.push(frame);
+            }
+        }
     }
 
-    /// Translates a frame from the wire, or of a program to the interface's own address. Returns
-    /// false if it is for no port of a program.
+    /// Translates a frame from the wire. Returns false if it is for no port of a program.
     pub(super) fn enter(&mut self, frame: &mut [u8], station: impl Fn(IpAddr) -> Option<MacAddr>) -> bool {
-        self.try_enter(frame, station).is_some()
+        self.try_enter(frame, true, station).is_some()
     }
 
-    fn try_enter(&mut self, frame: &mut [u8], station: impl Fn(IpAddr) -> Option<MacAddr>) -> Option<()> {
+    /// Translates a frame from the wire, or of a program to the interface's own address.
+    fn try_enter(
+        &mut self,
+        frame: &mut [u8],
+        from_wire: bool,
+        station: impl Fn(IpAddr) -> Option<MacAddr>,
+    ) -> Option<()> {
         let packet = decode(frame, frame.len()).ok()??;
         let own = self.view.own(packet.family)?;
         if address(&packet, packet.destination) != own {
             return None;
         }
-        let datagram = datagram(frame, &packet);
+        // No other host has the own address: a program would take the sender for one of this
+        // machine, and answer itself.
+        if from_wire && address(&packet, packet.source) == own {
+            return None;
+        }
+        let datagram = datagram(&packet);
         let to = match (packet.part, packet.ports(), packet.quoted()) {
             (Part::Later(_), ..) => {
                 let ip = self.entering.find(datagram?)?;
@@ -325,7 +376,7 @@ impl Translation {
             if self.heard.len() >= MOST_HEARD {
                 self.heard.clear();
             }
-            self.heard.extend(frame[6..12].first_chunk().map(|mac| (sender, MacAddr(*mac))));
+            self.heard.extend(frame[6..12].first_chunk().map(|mac| (sender, (MacAddr(*mac), self.now))));
         }
         rewrite(frame, Side::Destination, ip);
         frame[..6].copy_from_slice(&mac.0);
@@ -351,7 +402,7 @@ impl Translation {
         let view = Arc::clone(&self.view);
         let program = view.programs.iter().find(|program| program.address(packet.family) == Some(source));
         let (Some(program), Some(own)) = (program, view.own(packet.family)) else { return self.drop_it() };
-        if !self.may_leave(frame, &packet, program) {
+        if !self.may_leave(&packet, program) {
             self.counts.foreign_ports.fetch_add(1, Ordering::Relaxed);
             return Outward::Dropped;
         }
@@ -360,9 +411,23 @@ impl Translation {
             return self.send_back(frame);
         }
         let hop = view.next_hop(to);
-        match hop.and_then(|hop| view.neighbours.get(&hop).or_else(|| self.heard.get(&hop))) {
-            Some(station) => Outward::Leaves(Some(*station)),
-            None => self.wait_for(frame, program.ip, hop),
+        let Some(hop) = hop else { return self.drop_without_hop(1) };
+        let (station, is_checked) = match (view.neighbours.get(&hop), self.heard.get(&hop)) {
+            (Some(known), _) => (known.mac, !known.stale),
+            (None, Some((heard, _))) => (*heard, false),
+            (None, None) => return self.wait_for(frame, program.ip, hop),
+        };
+        if !is_checked {
+            self.have_checked(hop);
+        }
+        Outward::Leaves(Some(station))
+    }
+
+    /// Has Linux check a neighbour that is used, as it does one to which it sends itself.
+    fn have_checked(&mut self, hop: IpAddr) {
+        let checked = &mut self.checked.1;
+        if checked.len() < MOST_HEARD && checked.insert(hop) {
+            self.wanted.add(hop);
         }
     }
 
@@ -384,8 +449,8 @@ impl Translation {
 
     /// Returns whether the port that a packet comes from is the program's, or that to which the
     /// packet went that an error is about.
-    fn may_leave(&mut self, frame: &[u8], packet: &Packet<'_>, program: &Program) -> bool {
-        let datagram = datagram(frame, packet);
+    fn may_leave(&mut self, packet: &Packet<'_>, program: &Program) -> bool {
+        let datagram = datagram(packet);
         let may = match (packet.part, packet.ports(), packet.quoted()) {
             (Part::Later(_), ..) => {
                 return datagram.and_then(|it| self.leaving.find(it)) == Some(program.ip);
@@ -417,21 +482,25 @@ impl Translation {
     }
 
     /// Keeps a frame until the station of its next hop is known.
-    fn wait_for(&mut self, frame: &[u8], program: Ipv4Addr, hop: Option<IpAddr>) -> Outward {
-        self.counts.no_next_hop.fetch_add(1, Ordering::Relaxed);
-        let Some(hop) = hop else { return Outward::Dropped };
+    fn wait_for(&mut self, frame: &[u8], program: Ipv4Addr, hop: IpAddr) -> Outward {
         self.wanted.add(hop);
         let theirs = self.waiting.keys().filter(|(ip, _)| *ip == program).count();
         let has_room = theirs < MOST_WAITING_OF_ONE && self.waiting.len() < MOST_WAITING;
         if !has_room && !self.waiting.contains_key(&(program, hop)) {
             // One that has waited for a neighbour in vain makes room.
             self.waiting.retain(|(ip, _), _| *ip != program);
-            return Outward::Dropped;
+            return self.drop_without_hop(theirs as u64 + 1);
         }
-        let mut copy = frame.to_vec();
-        self.leave(&mut copy, None);
-        self.waiting.insert((program, hop), copy);
+        if self.waiting.insert((program, hop), (Instant::now(), frame.to_vec())).is_some() {
+            self.drop_without_hop(1);
+        }
         Outward::Answered
+    }
+
+    /// Counts frames that are dropped because their next hop is unknown.
+    fn drop_without_hop(&self, count: u64) -> Outward {
+        self.counts.no_next_hop.fetch_add(count, Ordering::Relaxed);
+        Outward::Dropped
     }
 
     fn drop_it(&self) -> Outward {
@@ -469,19 +538,13 @@ fn address(packet: &Packet<'_>, number: u128) -> IpAddr {
 
 /// Returns the datagram of which a frame is a fragment (RFC 791 section 3.2, RFC 8200 section 4.5);
 /// `None` if it is none.
-fn datagram(frame: &[u8], packet: &Packet<'_>) -> Option<Datagram> {
+fn datagram(packet: &Packet<'_>) -> Option<Datagram> {
     if packet.part == Part::Whole {
         return None;
     }
-    let (identification, protocol) = match packet.family {
-        Family::V4 => {
-            (u16::from_be_bytes(*frame.get(ETHERNET_HEADER + 4..)?.first_chunk()?).into(), packet.protocol)
-        }
-        // The fragment header is the last one before the payload of a later fragment; of the first
-        // one, headers may follow.
-        Family::V6 => (rewrite::identification6(frame)?, 0),
-    };
-    Some((packet.source, packet.destination, identification, protocol))
+    // In IPv6 the identification alone tells them apart; the protocol is only in the first one's.
+    let protocol = if packet.family == Family::V4 { packet.protocol } else { 0 };
+    Some((packet.source, packet.destination, packet.identification, protocol))
 }
 
 #[cfg(test)]

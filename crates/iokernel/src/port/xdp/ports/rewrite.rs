@@ -2,7 +2,7 @@
 //! 3, equation 3).
 
 use std::net::IpAddr;
-use tailwater_wire::{IpProtocol, Sum};
+use tailwater_wire::Sum;
 
 use super::Side;
 use crate::frame::ETHERNET_HEADER;
@@ -113,16 +113,4 @@ const fn place(family: Family, side: Side) -> usize {
         (Family::V6, Side::Source) => SOURCE6,
         (Family::V6, Side::Destination) => DESTINATION6,
     }
-}
-
-/// Returns the identification in the fragment header of an IPv6 packet, which has one.
-pub(super) fn identification6(frame: &[u8]) -> Option<u32> {
-    let (mut next, mut at) = (IpProtocol(*frame.get(ETHERNET_HEADER + 6)?), ETHERNET_HEADER + 40);
-    // Bounded: every round takes at least eight bytes.
-    while next != IpProtocol::FRAGMENT {
-        let header: &[u8; 8] = frame.get(at..)?.first_chunk()?;
-        at += 8 + 8 * usize::from(header[1]);
-        next = IpProtocol(header[0]);
-    }
-    Some(u32::from_be_bytes(*frame.get(at + 4..)?.first_chunk()?))
 }

@@ -42,7 +42,8 @@ fn view(neighbours: impl IntoIterator<Item = (IpAddr, MacAddr)>) -> View {
         (IpAddr::from(NEIGHBOUR6), 64, None),
         (IpAddr::from([0, 0, 0, 0]), 0, Some(ROUTER.into())),
     ];
-    View::new((OWN, Some(HOST), Some(HOST6)), programs, networks, neighbours.into_iter().collect())
+    let known = |(ip, mac)| (ip, Known { mac, permanent: false, stale: false });
+    View::new((OWN, Some(HOST), Some(HOST6)), programs, networks, neighbours.into_iter().map(known).collect())
 }
 
 fn all_known() -> View {
@@ -259,12 +260,81 @@ fn a_frame_waits_for_its_neighbour_and_leaves_when_linux_has_found_it() {
     question[6..12].copy_from_slice(&NEIGHBOUR_MAC.0);
     assert!(wire.enter(&mut question, station));
     assert_eq!(outward(&mut wire, &frame).expect("it leaves")[..6], NEIGHBOUR_MAC.0);
+    // What has waited too long is dropped, and so is what its program may send no more.
+    let hour = Duration::from_secs(3_600);
+    for (late, has_port) in [(true, true), (false, false)] {
+        let latest = Arc::new(Latest::default());
+        latest.set(view([]));
+        let mut wire = Translation::new((Arc::clone(&latest), Arc::default()), GATEWAY, Arc::default());
+        wire.judge(&frame);
+        if late {
+            wire.waiting.values_mut().for_each(|(since, _)| *since -= hour);
+        }
+        let mut next = all_known();
+        if !has_port {
+            next.programs.clear();
+        }
+        latest.set(next);
+        wire.poll(&mut switch);
+        assert!(wire.take_ready().is_empty() && wire.waiting.is_empty());
+        assert_eq!(wire.counts.no_next_hop.load(Ordering::Relaxed), u64::from(late));
+    }
     // No program fills the place of the others.
     for host in 10..=255 {
         let to = Ipv4Addr::new(192, 0, 2, host);
         wire.judge(&datagram_of((A, to), (53, 9), GATEWAY.mac()));
         assert!(wire.waiting.len() <= MOST_WAITING_OF_ONE);
     }
+}
+
+#[test]
+fn linux_checks_a_neighbour_that_is_stale_or_known_by_its_frames_only() {
+    let mut stale = all_known();
+    stale.neighbours.values_mut().for_each(|known| known.stale = true);
+    let (latest, wanted) = (Arc::new(Latest::default()), Arc::new(Wanted::default()));
+    latest.set(stale);
+    let mut wire = Translation::new((Arc::clone(&latest), Arc::clone(&wanted)), GATEWAY, Arc::default());
+    let frame = datagram_of((A, NEIGHBOUR), (53, 9), GATEWAY.mac());
+    assert!(outward(&mut wire, &frame).is_some());
+    assert_eq!(wanted.take(), [IpAddr::V4(NEIGHBOUR)]);
+    assert!(outward(&mut wire, &frame).is_some() && wanted.is_empty(), "not for each frame");
+    latest.set(view([]));
+    wire.checked.0 -= CHECK_PAUSE;
+    let mut switch = Seen::default();
+    wire.poll(&mut switch);
+    let mut question = datagram_of((NEIGHBOUR, HOST), (9, 53), OWN);
+    question[6..12].copy_from_slice(&NEIGHBOUR_MAC.0);
+    assert!(wire.enter(&mut question, station));
+    assert!(outward(&mut wire, &frame).is_some());
+    assert_eq!(wanted.take(), [IpAddr::V4(NEIGHBOUR)]);
+    // One that has sent nothing for a minute may have another station.
+    wire.heard.values_mut().for_each(|(_, heard)| *heard -= HEARD);
+    latest.set(view([]));
+    wire.poll(&mut switch);
+    assert_eq!(wire.judge(&frame), Outward::Answered, "it waits");
+}
+
+#[test]
+fn no_frame_of_the_wire_comes_from_the_own_address() {
+    let mut wire = translation(all_known());
+    // An echo's to itself, and one in the name of a program of this machine.
+    for port in [53, 61_105] {
+        assert!(!wire.enter(&mut datagram_of((HOST, HOST), (port, 53), OWN), station), "{port}");
+    }
+}
+
+#[test]
+fn fragments_are_told_apart_behind_an_authentication_header() {
+    let mut wire = translation(all_known());
+    let fragment = |offset: u16, identification: u8, port: u16| {
+        let authentication = [&[44, 4, 0, 0][..], &[0; 20]].concat();
+        let header = [&[UDP, 0][..], &offset.to_be_bytes(), &[0, 0, 0, identification]].concat();
+        let ports = [&9u16.to_be_bytes()[..], &port.to_be_bytes(), &[0; 44]].concat();
+        ipv6(NEIGHBOUR6.to_bits(), HOST6.to_bits(), 51, 64, &[authentication, header, ports].concat())
+    };
+    assert!(wire.enter(&mut fragment(1, 7, 53), station));
+    assert!(!wire.enter(&mut fragment(9, 8, 1), station), "of another datagram");
+    assert!(wire.enter(&mut fragment(9, 7, 1), station));
 }
 
 #[test]

@@ -136,6 +136,8 @@ enum Label {
     Fragment(u8),
     Options(u8),
     Next(u8),
+    /// Behind the removal from the map of fragments of this number.
+    Forgotten(u8),
 }
 
 /// What belongs to Linux on an interface that is shared with it, as the programs read it: each part

@@ -11,8 +11,9 @@
 //! | all others: other ports, pings, ARP, neighbour discovery, later fragments that come first | Linux |
 //!
 //! The ports of a later fragment are in the first one, so that enters its source and identification
-//! into the map of fragments. Options of IPv4 are skipped, and up to [`MOST_EXTENSIONS`] extension
-//! headers of IPv6; a packet with more of them is Linux's.
+//! into the map of fragments, or takes them out of it if it is Linux's. Options of IPv4 are
+//! skipped, and up to [`MOST_EXTENSIONS`] extension headers of IPv6; a packet with more of them is
+//! Linux's.
 //!
 //! A frame of programs for which no socket is there is dropped. It is never passed to Linux, which
 //! would answer it with a reset: the program stays attached when its IOKernel dies, and connections
@@ -36,13 +37,17 @@ use tailwater_bpf::assembler::{
 pub(crate) const MOST_EXTENSIONS: u8 = 4;
 /// `bpf_map_update_elem(map, key, value, flags)`.
 pub(crate) const UPDATE: u32 = 2;
+/// `bpf_map_delete_elem(map, key)`.
+pub(crate) const DELETE: u32 = 3;
 
 /// Offset of the key of the map of ports from the end of the stack,
 const PORT: i16 = -4;
 /// of the key of the map of fragments,
 const FRAGMENT: i16 = -32;
-/// and of a word that is not 0 if the packet is a first fragment.
+/// of a word that is not 0 if the packet is a first fragment,
 const IS_FIRST: i16 = -40;
+/// and of the address of a header during a call.
+const KEPT: i16 = -48;
 
 /// Registers of the protocol and of the address of its header.
 const PROTOCOL: u8 = 2;
@@ -91,6 +96,17 @@ fn skip_ipv4(asm: &mut Assembler<Label>, at: u8) {
     asm.put(ADD, at, 5, 0, 0);
 }
 
+/// Takes the datagram whose first fragment this is out of the map of fragments: an earlier one of
+/// the same key may have been a program's. `number` tells the places apart.
+fn forget(asm: &mut Assembler<Label>, maps: Maps, number: u8) {
+    asm.jump(JUMP_EQUAL_IMMEDIATE, 4, 0, 0, Label::Forgotten(number));
+    asm.map(1, maps.fragments);
+    asm.put(MOVE, 2, STACK, 0, 0);
+    asm.put(ADD_IMMEDIATE, 2, 0, 0, i32::from(FRAGMENT) as u32);
+    asm.put(CALL, 0, 0, 0, DELETE);
+    asm.place(Label::Forgotten(number));
+}
+
 /// Returns the program for these maps and this range of ports.
 pub(crate) fn redirect_ports(maps: Maps, range: &RangeInclusive<u16>, layout: ContextLayout) -> Vec<u64> {
     let mut asm = Assembler::new();
@@ -100,11 +116,11 @@ pub(crate) fn redirect_ports(maps: Maps, range: &RangeInclusive<u16>, layout: Co
     asm.put(LOAD_U16, 2, super::DATA, ETHERTYPE, 0);
     asm.jump(JUMP_EQUAL_IMMEDIATE, 2, 0, loaded(ETHERTYPE_IPV6), Label::Ipv6);
     asm.jump(JUMP_NOT_EQUAL_IMMEDIATE, 2, 0, loaded(ETHERTYPE_IPV4), Label::Pass);
-    ipv4(&mut asm);
+    ipv4(&mut asm, maps);
     asm.place(Label::Group);
     asm.jump(JUMP, 0, 0, 0, Label::Pass);
     asm.place(Label::Ipv6);
-    ipv6(&mut asm);
+    ipv6(&mut asm, maps);
     error4(&mut asm);
     error6(&mut asm);
     asm.place(Label::Transport);
@@ -122,7 +138,7 @@ pub(crate) fn redirect_ports(maps: Maps, range: &RangeInclusive<u16>, layout: Co
 }
 
 /// Finds protocol and header of an IPv4 packet.
-fn ipv4(asm: &mut Assembler<Label>) {
+fn ipv4(asm: &mut Assembler<Label>, maps: Maps) {
     need(asm, IPV4_FRAME);
     asm.put(LOAD_U32, 2, super::DATA, DESTINATION4, 0);
     asm.put(LOAD_U32, 3, SETTINGS, OWN_IP, 0);
@@ -141,6 +157,8 @@ fn ipv4(asm: &mut Assembler<Label>) {
     asm.jump(JUMP_BITS_IMMEDIATE, 4, 0, OFFSET4, Label::Later);
     asm.put(AND_IMMEDIATE, 4, 0, 0, MORE4);
     asm.put(STORE_U64, STACK, 4, IS_FIRST, 0);
+    forget(asm, maps, MOST_EXTENSIONS);
+    asm.put(LOAD_U8, PROTOCOL, super::DATA, PROTOCOL4, 0);
     asm.put(MOVE, HEADER, super::DATA, 0, 0);
     asm.put(ADD_IMMEDIATE, HEADER, 0, 0, LENGTH4 as u32);
     skip_ipv4(asm, HEADER);
@@ -149,7 +167,7 @@ fn ipv4(asm: &mut Assembler<Label>) {
 }
 
 /// Finds protocol and header of an IPv6 packet.
-fn ipv6(asm: &mut Assembler<Label>) {
+fn ipv6(asm: &mut Assembler<Label>, maps: Maps) {
     need(asm, IPV6_FRAME);
     for half in [0, 8] {
         asm.put(LOAD_U64, 2, super::DATA, DESTINATION6 + half, 0);
@@ -163,7 +181,7 @@ fn ipv6(asm: &mut Assembler<Label>) {
     asm.put(MOVE, HEADER, super::DATA, 0, 0);
     asm.put(ADD_IMMEDIATE, HEADER, 0, 0, IPV6_FRAME as u32);
     for number in 0..MOST_EXTENSIONS {
-        extension(asm, number);
+        extension(asm, maps, number);
     }
     asm.place(Label::Upper);
     asm.jump(JUMP_EQUAL_IMMEDIATE, PROTOCOL, 0, ICMPV6.into(), Label::Error6);
@@ -171,7 +189,7 @@ fn ipv6(asm: &mut Assembler<Label>) {
 }
 
 /// Skips one extension header, or goes to the upper-layer header.
-fn extension(asm: &mut Assembler<Label>, number: u8) {
+fn extension(asm: &mut Assembler<Label>, maps: Maps, number: u8) {
     asm.jump(JUMP_EQUAL_IMMEDIATE, PROTOCOL, 0, FRAGMENT_HEADER, Label::Fragment(number));
     for header in [HOP_BY_HOP, ROUTING, DESTINATION_OPTIONS] {
         asm.jump(JUMP_EQUAL_IMMEDIATE, PROTOCOL, 0, header, Label::Options(number));
@@ -185,6 +203,9 @@ fn extension(asm: &mut Assembler<Label>, number: u8) {
     asm.jump(JUMP_BITS_IMMEDIATE, 4, 0, OFFSET6, Label::Later);
     asm.put(AND_IMMEDIATE, 4, 0, 0, MORE6);
     asm.put(STORE_U64, STACK, 4, IS_FIRST, 0);
+    asm.put(STORE_U64, STACK, HEADER, KEPT, 0);
+    forget(asm, maps, number);
+    asm.put(LOAD_U64, HEADER, STACK, KEPT, 0);
     asm.put(LOAD_U8, PROTOCOL, HEADER, 0, 0);
     asm.put(ADD_IMMEDIATE, HEADER, 0, 0, 8);
     asm.jump(JUMP, 0, 0, 0, Label::Next(number));

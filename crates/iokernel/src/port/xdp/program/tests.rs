@@ -108,6 +108,15 @@ fn update(map: u64, at: u64, _: u64, _: u64, _: u64) -> u64 {
     0
 }
 
+/// `bpf_map_delete_elem` of the map of fragments. What is in the other registers is lost.
+fn delete(map: u64, at: u64, _: u64, _: u64, _: u64) -> u64 {
+    assert_eq!(map, 47);
+    let (key, order) = (fragment_at(at), std::sync::atomic::Ordering::Relaxed);
+    // Fails if the latest datagram is another one.
+    let _ = BEGUN.compare_exchange(key, 0, order, order);
+    0
+}
+
 /// `bpf_redirect_map` as in the kernel, for a map with sockets for queues 0 to 3.
 fn redirect_map(map: u64, queue: u64, otherwise: u64, _: u64, _: u64) -> u64 {
     assert_eq!(map, 42);
@@ -120,6 +129,7 @@ pub(super) fn run_here(code: &[u64], frame: &[u8], queue: u32) -> u32 {
     machine.register_helper(REDIRECT_MAP, redirect_map).unwrap();
     machine.register_helper(LOOKUP, look_up).unwrap();
     machine.register_helper(ports::UPDATE, update).unwrap();
+    machine.register_helper(ports::DELETE, delete).unwrap();
     for (word, value) in SETTINGS_THERE.iter().zip(OWN.settings()) {
         word.store(value, std::sync::atomic::Ordering::Relaxed);
     }

@@ -176,6 +176,9 @@ fn later_fragments_go_where_the_first_one_went() {
         assert_eq!(run_here(&code, &later, 0), PASS, "of Linux's datagram");
         assert_eq!(run_here(&code, &first, 0), REDIRECT);
         assert_eq!(run_here(&code, &later, 0), REDIRECT);
+        // The same identification once more, of a datagram that is Linux's.
+        assert_eq!(run_here(&code, &linuxs, 0), PASS);
+        assert_eq!(run_here(&code, &later, 0), PASS, "of Linux's later datagram");
     }
     BEGUN.store(0, Ordering::Relaxed);
     assert_eq!(run_here(&code, &four(PEER, 0x2000, 53), 0), REDIRECT);
@@ -237,4 +240,7 @@ fn the_kernel_accepts_the_program_and_drops_what_is_for_a_program_that_has_no_so
     assert_eq!(bpf::test_run(&program, &later).unwrap(), PASS);
     assert_eq!(bpf::test_run(&program, &first).unwrap(), DROP);
     assert_eq!(bpf::test_run(&program, &later).unwrap(), DROP, "the first one was a program's");
+    let linuxs = frame4(OWN.mac, ipv4_packet(PEER, own4(), 6, 0x2000, 0, &transport(5, 22)));
+    assert_eq!(bpf::test_run(&program, &linuxs).unwrap(), PASS);
+    assert_eq!(bpf::test_run(&program, &later).unwrap(), PASS, "the next one was Linux's");
 }
