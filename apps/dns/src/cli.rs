@@ -198,8 +198,7 @@ impl Running {
     /// Returns the number of open connections.
     fn connections(&self) -> u64 {
         match &self.dispatched {
-            // The program has no others.
-            Some(_) => tailwater::net::counters().tcp_connections,
+            Some(dispatched) => dispatched.connections(),
             None => self.shared.connections() as u64,
         }
     }
@@ -209,7 +208,8 @@ impl Running {
             return writeln!(std::io::stdout(), "{}", self.shared.counts());
         };
         writeln!(std::io::stdout(), "{}", dispatched.counts())?;
-        dispatched.classes().iter().try_for_each(|class| writeln!(std::io::stdout(), "class {class}"))
+        let mut classes = dispatched.classes().into_iter();
+        classes.try_for_each(|(at, class)| writeln!(std::io::stdout(), "at {at}, class {class}"))
     }
 }
 

@@ -12,6 +12,7 @@
 //! | `hashed` | a query with the bit DO for what a zone with iterated NSEC3 hashes does not hold |
 
 use std::io;
+use std::iter::repeat;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -71,7 +72,8 @@ impl Dispatched {
             let socket = UdpSocket::bind(address).map_err(explain)?;
             let listener = TcpListener::bind(socket.local_addr()?).map_err(explain)?;
             let queries = Queries(Arc::clone(shared));
-            let connections = TcpServer::start(listener, framing(shared), queries, settings.clone())?;
+            let framing = framing(shared, listen.len());
+            let connections = TcpServer::start(listener, framing, queries, settings.clone())?;
             let datagrams = connections.serve_udp(socket)?;
             servers.push((connections, datagrams));
         }
@@ -93,14 +95,24 @@ impl Dispatched {
             counts.refused += connections.refused;
             counts.ignored += connections.malformed;
             counts.unsent += connections.unsent + datagrams.unsent();
+            // Counted when it was made. Its type and code stay.
+            counts.udp = counts.udp.saturating_sub(datagrams.unsent());
         }
         counts
     }
 
+    /// Returns the number of open connections.
+    #[must_use]
+    pub fn connections(&self) -> u64 {
+        self.servers.iter().map(|(server, _)| server.open_connections() as u64).sum()
+    }
+
     /// Returns what became of the queries of each class, for each address.
     #[must_use]
-    pub fn classes(&self) -> Vec<ClassStats> {
-        self.servers.iter().flat_map(|(connections, _)| connections.stats()).collect()
+    pub fn classes(&self) -> Vec<(SocketAddr, ClassStats)> {
+        let of = |server: &TcpServer| server.stats().into_iter().zip(repeat(server.local_addr()));
+        let all = self.servers.iter().flat_map(|(server, _)| of(server));
+        all.map(|(class, address)| (address, class)).collect()
     }
 }
 
@@ -120,9 +132,9 @@ fn settings(Order { policy, dispatchers }: Order) -> io::Result<Settings> {
         .queue(PLACES))
 }
 
-/// Returns how queries are found in a stream, and what connections may hold. What is no query ends
-/// its connection.
-fn framing(shared: &Shared) -> Framing {
+/// Returns how queries are found in a stream, and what the connections of one of so many addresses
+/// may hold. What is no query ends its connection.
+fn framing(shared: &Shared, addresses: usize) -> Framing {
     Framing::new(|bytes, _seen| match bytes {
         [high, low, rest @ ..] => {
             let len = usize::from(u16::from_be_bytes([*high, *low]));
@@ -137,7 +149,7 @@ fn framing(shared: &Shared) -> Framing {
         _ => Frame::Partial,
     })
     .longest(PREFIX + usize::from(u16::MAX))
-    .connections(shared.limits().connections)
+    .connections(shared.limits().connections.div_ceil(addresses))
     .held(HELD)
     .idle(shared.limits().idle)
 }

@@ -26,7 +26,7 @@ use crate::accepted::Accepted;
 use crate::clock::Clock;
 use crate::pid_file::PidFile;
 use crate::replicate::{self, Secret};
-use crate::server::{Listening, Turns, kernel, user_threads};
+use crate::server::{Running, Turns, kernel, user_threads};
 use crate::service::{Mode, Service, Settings, Sizes};
 use crate::store::{Config, Store};
 
@@ -318,7 +318,7 @@ fn serve(
 
 /// Ends the process on a signal.
 fn end_on_signal(
-    started: &Receiver<(Listening, Arc<Service>)>,
+    started: &Receiver<(Running, Arc<Service>)>,
     clock: Clock,
     pid_file: Option<&Path>,
     signals: Signals,
@@ -351,7 +351,7 @@ fn serve_linux(
 fn until_signal(
     service: &Service,
     clock: Clock,
-    listening: &Listening,
+    listening: &Running,
     pid_file: Option<&Path>,
     mut signals: Signals,
 ) -> anyhow::Result<()> {
@@ -373,14 +373,14 @@ fn until_signal(
 }
 
 /// Prints what became of the requests of each class, if there are classes.
-fn print_classes(listening: &Listening) -> anyhow::Result<()> {
+fn print_classes(listening: &Running) -> anyhow::Result<()> {
     for class in listening.turns.as_deref().map(Turns::stats).unwrap_or_default() {
         writeln!(std::io::stdout(), "class {class}")?;
     }
     Ok(())
 }
 
-fn announce(Listening { tcp, udp, backup, .. }: &Listening) -> std::io::Result<()> {
+fn announce(Running { tcp, udp, backup, .. }: &Running) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
     writeln!(out, "listening on {tcp}")?;
     if let Some(udp) = udp {

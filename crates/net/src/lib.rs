@@ -61,7 +61,7 @@ pub use config::{
 pub use counters::{Event, NetCounters};
 pub use error::{MAX_DATAGRAM, SendError};
 pub use loopback::{LocalPacket, LoopbackBatch};
-pub use outlet::{Alone, InputBatch, Outlet, OutletError, RETRY};
+pub use outlet::{InputBatch, NoBatch, Outlet, OutletError, RETRY};
 pub use platform::{Outcome, Platform};
 pub use single::Single;
 pub use stack::ending::{Ending, Owed};

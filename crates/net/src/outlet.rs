@@ -96,9 +96,9 @@ pub trait InputBatch<P: Platform> {
 
 /// A frame that is processed by itself, and is no traced request.
 #[derive(Debug)]
-pub struct Alone;
+pub struct NoBatch;
 
-impl<P: Platform> InputBatch<P> for Alone {
+impl<P: Platform> InputBatch<P> for NoBatch {
     #[cfg(feature = "tcp")]
     #[inline]
     fn defer(&mut self, _: &Arc<Socket<P>>) -> bool {

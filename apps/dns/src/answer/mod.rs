@@ -35,7 +35,7 @@ use domain::rdata::Tsig;
 
 use crate::catalog::Catalog;
 use crate::name::FlatName;
-use crate::zone::Found;
+use crate::zone::{Found, Node, Zone};
 use write::{begin, finish};
 
 /// Result of a query.
@@ -75,13 +75,7 @@ pub fn respond(zones: &Catalog, query: &[u8], transport: Transport, out: &mut Ve
     if let Some(rcode) = refuse(&request) {
         return fail(header, &request, rcode, out);
     }
-    let name = request.name;
-    // The parent zone is authoritative for the DS records of a zone, if it is served here (RFC
-    // 4035, section 3.1.4.1).
-    let parent = (request.rtype == Rtype::DS && name.labels() > 0)
-        .then(|| zones.find(name, name.labels() - 1))
-        .flatten();
-    match parent.or_else(|| zones.find(name, name.labels())) {
+    match zone_of(zones, &request) {
         Some(zone) => {
             let rcode = sections::answer(zone, header, &request, transport, out);
             Verdict::Reply(Answered { rtype: Some(request.rtype), rcode })
@@ -90,24 +84,44 @@ pub fn respond(zones: &Catalog, query: &[u8], transport: Transport, out: &mut Ve
     }
 }
 
+/// Returns the zone that answers a question.
+fn zone_of<'a>(zones: &'a Catalog, request: &Request<'_>) -> Option<&'a Zone> {
+    let name = request.name;
+    // The parent zone is authoritative for the DS records of a zone, if it is served here (RFC
+    // 4035, section 3.1.4.1).
+    let parent = (request.rtype == Rtype::DS && name.labels() > 0)
+        .then(|| zones.find(name, name.labels() - 1))
+        .flatten();
+    parent.or_else(|| zones.find(name, name.labels()))
+}
+
 /// Returns whether the answer to `query` takes iterated hashes of names, and so many times as long
 /// as others: a client that asks for DNSSEC records gets NSEC3 records for what the zone does not
-/// hold. Aliases are not followed.
+/// hold. Aliases are not followed; names below a DNAME record, of which a client can make up any
+/// number, count as if their targets did not exist.
 pub fn takes_hashes(zones: &Catalog, query: &[u8]) -> bool {
     let Ok(message) = Message::from_slice(query) else { return false };
     let mut name = FlatName::root();
     let Ok(request) = Request::parse(message, &mut name) else { return false };
     request.secure()
         && refuse(&request).is_none()
-        && zones.find(request.name, request.name.labels()).is_some_and(|zone| {
+        && zone_of(zones, &request).is_some_and(|zone| {
             zone.iterates_hashes()
                 && match zone.find(request.name) {
-                    Found::Exact(node) => node.rrset(request.rtype).is_none() && request.rtype != Rtype::ANY,
+                    Found::Exact(node) => has_no_data(node, request.rtype),
                     Found::Cut { node, .. } => node.rrset(Rtype::DS).is_none(),
-                    Found::Redirected { .. } => false,
-                    Found::Wildcard { .. } | Found::Missing { .. } => true,
+                    Found::Redirected { .. } | Found::Wildcard { .. } | Found::Missing { .. } => true,
                 }
         })
+}
+
+/// Returns whether the answer to a question about a name is that there are no such records.
+fn has_no_data(node: &Node, rtype: Rtype) -> bool {
+    match rtype {
+        Rtype::ANY => node.rrsets().is_empty(),
+        Rtype::RRSIG => node.rrsets().iter().all(|rrset| rrset.signatures.is_empty()),
+        _ => node.rrset(rtype).is_none() && node.rrset(Rtype::CNAME).is_none(),
+    }
 }
 
 /// Returns the error code of a question that is not looked up.

@@ -2,7 +2,8 @@
 //!
 //! Owns the counters: written by the answering threads with relaxed additions, read at any time.
 //! Each thread that answers datagrams has a [set](Set) of its own, so that no two cores write the
-//! same lines for each answer; all connections share one set. A type or code without a counter of
+//! same lines for each answer; all connections share one set, and so does all that dispatchers have
+//! answered. A type or code without a counter of
 //! its own is counted as *other*.
 
 use core::fmt;

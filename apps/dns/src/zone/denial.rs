@@ -122,7 +122,7 @@ impl Denial {
         Ok(())
     }
 
-    /// Returns whether proofs are NSEC3 records by hashes of more than one iteration.
+    /// Returns whether proofs are NSEC3 records by hashes with at least one additional iteration.
     pub fn iterates_hashes(&self) -> bool {
         self.parameters.as_ref().is_some_and(|parameters| parameters.iterations > 0)
     }

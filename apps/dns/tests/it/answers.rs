@@ -3,7 +3,7 @@
 use crate::common::generate::hash;
 use crate::common::{ask, catalog, edns_query, query, reply, secure_query, show, without_servers};
 use domain::base::Message;
-use tailwater_dns::answer::{MAX_UDP, Transport};
+use tailwater_dns::answer::{MAX_UDP, Transport, takes_hashes};
 use tailwater_dns::catalog::Catalog;
 use tailwater_dns::zone::check::MAX_RRSET;
 
@@ -498,6 +498,36 @@ fn ds_records_of_an_unsigned_zone_prove_nothing_and_a_positive_answer_with_them_
     assert_eq!(answer(&secure_query("x.d.example.", "A")), referral);
     let ds = answer(&query("d.example.", "DS"));
     assert!(ds.len() == 2 && ds[1].starts_with("an d.example. 60 DS 1 "), "{ds:?}");
+}
+
+#[test]
+fn queries_take_hashes_whose_answers_prove_what_is_not_there() {
+    let parent = "$TTL 300\n@ SOA ns.example.net. h 7 3600 600 86400 300\n NS ns.example.net.\n\
+        @ NSEC3PARAM 1 0 2 AABB\nsigned A 192.0.2.1\n\
+        signed RRSIG A 13 2 300 20460101000000 20200101000000 1 example. AAEC\n\
+        www CNAME signed\nb.inner A 192.0.2.1\nmoved DNAME example.net.\n*.wild A 192.0.2.1\n\
+        sub NS ns.example.net.\nchild NS ns.example.net.\n";
+    let child = "@ 60 SOA ns.example.net. h 1 2 3 4 5\n NS ns.example.net.\n";
+    let zones = catalog(&[("example.", parent), ("child.example.", child)]);
+    for (name, rtype, hashed) in [
+        ("signed.example.", "A", false),
+        ("signed.example.", "AAAA", true),
+        ("signed.example.", "ANY", false),
+        ("signed.example.", "RRSIG", false),
+        ("www.example.", "A", false),
+        ("www.example.", "RRSIG", true),
+        ("inner.example.", "ANY", true),
+        ("x.moved.example.", "A", true),
+        ("x.wild.example.", "A", true),
+        ("sub.example.", "A", true),
+        ("none.example.", "A", true),
+        // The parent proves that there is none.
+        ("child.example.", "DS", true),
+        ("child.example.", "AAAA", false),
+    ] {
+        assert_eq!(takes_hashes(&zones, &secure_query(name, rtype)), hashed, "{name} {rtype}");
+        assert!(!takes_hashes(&zones, &query(name, rtype)), "{name} {rtype}: without DO");
+    }
 }
 
 #[test]

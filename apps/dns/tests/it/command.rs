@@ -102,7 +102,7 @@ fn a_dispatcher_reports_its_classes_and_a_quantum_beside_its_policy_stays_off() 
         server.signal(Signal::TERM);
         server.line_with("0 answered over UDP");
         for class in ["plain", "hashed"] {
-            server.line_with(&format!("class {class}: 0 accepted, 0 dropped, "));
+            server.line_with(&format!("at 0.0.0.0:5300, class {class}: 0 accepted, 0 dropped, "));
         }
         assert!(server.finish().status.success());
     }

@@ -213,7 +213,7 @@ fn queries_that_take_hashes_are_a_class_of_their_own() {
                 let mut stream = tailwater::net::TcpStream::connect(service.addresses()[0]).unwrap();
                 stream.set_read_timeout(Some(PATIENCE)).unwrap();
                 let accepted =
-                    || -> Vec<_> { service.classes().iter().map(|class| class.accepted).collect() };
+                    || -> Vec<_> { service.classes().iter().map(|(_, class)| class.accepted).collect() };
                 let mut expected = vec![0, 0];
                 for (question, class) in [
                     (query("no.example.", "A"), 0),

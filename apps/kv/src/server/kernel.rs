@@ -8,7 +8,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Listening, serve_by_threads};
+use super::{Running, serve_by_threads};
 use crate::clock::Clock;
 use crate::service::{Mode, Service};
 use crate::system::Kernel;
@@ -18,7 +18,7 @@ use crate::system::Kernel;
 /// # Errors
 /// If an address is in use or not local, no thread can be started, or the settings ask for a
 /// dispatcher or event loops.
-pub fn start(service: &Arc<Service>, clock: Clock) -> io::Result<Listening> {
+pub fn start(service: &Arc<Service>, clock: Clock) -> io::Result<Running> {
     if service.settings.mode != Mode::Threads {
         let message = "kernel sockets have no dispatcher and no event loops: leave --linux, or --dispatch and --events, out";
         return Err(io::Error::new(io::ErrorKind::InvalidInput, message));

@@ -38,7 +38,7 @@ const CRAWL_ROUND: Duration = Duration::from_secs(60);
 
 /// A running server: addresses on which it listens, and who executes its requests.
 #[derive(Debug, Clone)]
-pub struct Listening {
+pub struct Running {
     /// The TCP address, with the port that the system chose if none was given.
     pub tcp: SocketAddr,
     /// The UDP address, if there is one.
@@ -56,12 +56,12 @@ fn start<S: System>(
     clock: Clock,
     tcp: SocketAddr,
     turns: Option<Arc<Turns>>,
-) -> io::Result<Listening> {
+) -> io::Result<Running> {
     let settings = &service.settings;
     let listen = settings.listen.as_str();
     let replication = service.replication.get();
     let backup = replication.map(|it| replicate::start::<S>(it, clock)).transpose()?.flatten();
-    let mut listening = Listening { tcp, udp: None, backup, turns };
+    let mut listening = Running { tcp, udp: None, backup, turns };
     if settings.udp_port != 0 {
         let (socket, udp) = S::bind((listen, settings.udp_port))?;
         listening.udp = Some(udp);

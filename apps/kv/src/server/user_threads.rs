@@ -9,7 +9,7 @@
 use std::io;
 use std::sync::Arc;
 
-use super::{Listening, Turns, events, serve_by_threads};
+use super::{Running, Turns, events, serve_by_threads};
 use crate::clock::Clock;
 use crate::service::{Mode, Service};
 use crate::system::Tailwater;
@@ -20,7 +20,7 @@ use crate::system::Tailwater;
 /// # Errors
 /// If an address is in use or not local, no thread can be started, or the settings exclude one
 /// another.
-pub fn start(service: &Arc<Service>, clock: Clock) -> io::Result<Listening> {
+pub fn start(service: &Arc<Service>, clock: Clock) -> io::Result<Running> {
     let settings = &service.settings;
     let refused = |message| Err(io::Error::new(io::ErrorKind::InvalidInput, message));
     let turns = match settings.mode {

@@ -14,7 +14,7 @@ use tailwater::net::{TcpListener, TcpStream};
 use tailwater::sync::Mutex;
 use tailwater_kv::clock::Clock;
 use tailwater_kv::replicate::{self, Copy, Link, OnLoss, PromotionRefused, Replication, Secret};
-use tailwater_kv::server::{Listening, user_threads};
+use tailwater_kv::server::{Running, user_threads};
 use tailwater_kv::service::{Service, Settings};
 use tailwater_kv::store::{Config, Image, Now, Store};
 use tailwater_testkit::{PATIENCE, own_process};
@@ -24,7 +24,7 @@ const BACKUP: &str = "SERVER_ERROR this is a backup: write to the primary, or pr
 
 struct Node {
     service: Arc<Service>,
-    listening: Listening,
+    listening: Running,
     clock: Clock,
 }
 

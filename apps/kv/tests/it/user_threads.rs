@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tailwater::net::{TcpStream, UdpSocket};
 use tailwater_kv::clock::Clock;
-use tailwater_kv::server::{Listening, user_threads};
+use tailwater_kv::server::{Running, user_threads};
 use tailwater_kv::service::{Mode, Service, Settings, Sizes};
 use tailwater_kv::store::{Config, Store};
 use tailwater_testkit::{PATIENCE, own_process};
@@ -17,7 +17,7 @@ fn try_start(
     idle_timeout: u32,
     udp_port: u16,
     mode: Mode,
-) -> io::Result<(Arc<Service>, Listening)> {
+) -> io::Result<(Arc<Service>, Running)> {
     let config = Config { memory: 16 << 20, max_item: 1 << 20, evict: true, secret: [1, 2] };
     let settings =
         Settings { tcp_port: 0, udp_port, max_connections, idle_timeout, mode, ..Settings::default() };

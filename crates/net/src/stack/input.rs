@@ -4,7 +4,7 @@ use super::Stack;
 use crate::arrived::{Arrived, Link, Origin};
 use crate::counters::Event;
 use crate::loopback::{LocalPacket, LoopbackBatch};
-use crate::outlet::{Alone, InputBatch, Outlet};
+use crate::outlet::{InputBatch, NoBatch, Outlet};
 use crate::platform::Platform;
 use crate::reassembly::{Key, Piece};
 use crate::udp::Offer;
@@ -19,12 +19,12 @@ impl<P: Platform> Stack<P> {
     /// Processes one frame in place, by itself. A frame that is dropped is counted.
     #[inline]
     pub fn input(&self, outlet: &mut impl Outlet<P>, frame: &[u8], checksums: Checksums) {
-        self.input_of(&mut Alone, outlet, frame, checksums);
+        self.input_in_batch(&mut NoBatch, outlet, frame, checksums);
     }
 
     /// As [`input`](Self::input), for a frame of `batch`.
     #[inline]
-    pub fn input_of(
+    pub fn input_in_batch(
         &self,
         batch: &mut impl InputBatch<P>,
         outlet: &mut impl Outlet<P>,
@@ -55,7 +55,7 @@ impl<P: Platform> Stack<P> {
         let &LocalPacket { addresses, protocol, traffic_class, payload } = packet;
         let (checksums, origin) = (Checksums::Trust, Origin::Loopback);
         let arrived = Arrived { addresses, protocol, traffic_class, payload, checksums, origin };
-        if let Err(event) = self.handle_transport(&mut Alone, outlet, &arrived) {
+        if let Err(event) = self.handle_transport(&mut NoBatch, outlet, &arrived) {
             self.counters.count(event);
         }
     }

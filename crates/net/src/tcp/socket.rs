@@ -286,6 +286,8 @@ pub struct Settings {
     pub ttl: AtomicU8,
     /// A write has announced more data since the last flush.
     pub holds_more: AtomicBool,
+    /// A loan of received data exists, or a thread waits for one.
+    pub lent: AtomicBool,
 }
 
 impl Default for Settings {
@@ -298,6 +300,7 @@ impl Default for Settings {
             linger: AtomicU64::new(0),
             ttl: AtomicU8::new(DEFAULT_TTL),
             holds_more: AtomicBool::new(false),
+            lent: AtomicBool::new(false),
         }
     }
 }

@@ -123,7 +123,8 @@ pub enum Condition {
     },
     /// A connection of which a [`send`](super::EventLoop::send) was not accepted in full has room
     /// again (sent). With [`report_acknowledged`](super::EventLoop::report_acknowledged) also one
-    /// whose peer has acknowledged something.
+    /// whose peer has acknowledged something; one that both sides have shut down does not wait for
+    /// the rest.
     Window {
         /// The program's name for it.
         token: Token,

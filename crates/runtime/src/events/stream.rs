@@ -162,11 +162,11 @@ impl Stream {
                 }
                 Some(Change::Closed(_)) => (change, false),
                 Some(_) => (change, true),
-                None if *state == State::Eof && *shut_down => (Some(Change::Closed(None)), false),
-                None => {
-                    let window = window(inner, wants_room, acknowledges, unreported);
-                    (window, window.is_some())
-                }
+                None => match window(inner, wants_room, acknowledges, unreported) {
+                    Some(window) => (Some(window), true),
+                    None if *state == State::Eof && *shut_down => (Some(Change::Closed(None)), false),
+                    None => (None, false),
+                },
             }
         })
     }
@@ -346,6 +346,7 @@ fn window(
     if acknowledges && unacknowledged > 0 {
         connection.await_acknowledgment();
     }
+    inner.note_awaited();
     let due = has_room && room > 0 || acknowledges && acknowledged > 0;
     due.then_some(Change::Window { room, acknowledged })
 }

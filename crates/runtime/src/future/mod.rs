@@ -32,7 +32,8 @@
 //! A future that is dropped before it is ready has had no effect, so it may stand in a `select` or
 //! a [`timeout`]: a datagram, a message, a connection, a notification, a permit, a tick and the
 //! bytes of a `read` are taken by the poll that returns them. What writes several times, or
-//! connects first, may have done a part: `write_all`, `write_all_more`, `connect_with_data`.
+//! connects, may have done a part: `write_all`, `write_all_more`, and all whose names begin with
+//! `connect`.
 //!
 //! # Traits of other crates
 //! | feature | [`net::TcpStream`] implements |

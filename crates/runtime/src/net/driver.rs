@@ -201,7 +201,7 @@ impl Batch {
         // The producer of the ring guarantees all checksums in the frame: IPv4's and the
         // transport's.
         let checksums = if flags & FLAG_CHECKSUM_OK != 0 { Checksums::Trust } else { Checksums::Verify };
-        stack().input_of(self, &mut KthreadOutlet, frame, checksums);
+        stack().input_in_batch(self, &mut KthreadOutlet, frame, checksums);
     }
 
     /// Processes a frame that is a traced request.

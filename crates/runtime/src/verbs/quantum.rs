@@ -22,16 +22,17 @@
 //! way in the signal handler. A signal from another core takes 13 us and more in a virtual machine,
 //! and 8 us of its sender's time; a timer of real time takes as long to set for each turn. So only
 //! a dispatcher with a kthread of its own sends one, to a request that has not given way 20 us
-//! after it was ordered to ([`end_turn`]). A thread that sleeps in the kernel uses no processor
-//! time and is the stall detector's business (see [`debug`](crate::debug)).
+//! after it was ordered to ([`end_turn`]); one that sleeps in the kernel gets it, too, so `poll` or
+//! `nanosleep` may fail with `EINTR`. To the timer a thread that sleeps there uses no processor
+//! time: it is the stall detector's business (see [`debug`](crate::debug)).
 //!
 //! Every request to end a turn carries the turn's number; one that comes late ends nothing.
 //!
 //! | word | written by | read by |
 //! |---|---|---|
-//! | `Kthread::over` | tick and poll points of its OS thread; the stall detector | its OS thread |
+//! | `Kthread::over` | tick and poll points of its OS thread; the stall detector; a dispatcher's thread | its OS thread |
 //! | `Kthread::ticked`, `ticked_at` | the signal handler on its OS thread | the same |
-//! | `TurnLine::turns` | its OS thread, at each switch | IOKernel; stall detector; counters |
+//! | `TurnLine::turns` | its OS thread, at each switch | IOKernel; stall detector; a dispatcher's thread; counters |
 //!
 //! [`layout::TurnLine`]: tailwater_shm::layout::TurnLine
 

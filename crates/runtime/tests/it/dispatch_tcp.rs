@@ -440,7 +440,9 @@ fn connections_have_a_bound() {
     expect(&mut first, "ONE\n");
     expect_end(&mut connect(&server));
     assert_eq!(server.connections(), stats(|stats| (stats.accepted, stats.refused) = (2, 1)));
+    assert_eq!(server.open_connections(), 1);
     drop(first);
+    wait_until(|| server.open_connections() == 0);
     // When its threads have ended.
     wait_for_room(&server);
 }

@@ -30,6 +30,7 @@ fn streams_behave_like_those_of_std() {
                 a_loan_shows_what_a_read_would_and_gives_back_what_is_left();
                 a_loan_grows_beyond_the_window_until_its_thread_has_enough();
                 a_kept_loan_stops_the_peer_and_a_consumed_one_does_not();
+                a_second_loan_is_refused_until_the_first_has_ended();
                 a_loan_waits_and_ends_as_a_read_does();
                 buffers_are_filled_and_emptied_in_order();
                 clones_share_everything_and_the_last_one_closes();
@@ -348,11 +349,17 @@ fn a_kept_loan_stops_the_peer_and_a_consumed_one_does_not() {
     let options = TcpOptions::new().receive_buffer(8192).send_buffer(8192);
     let (mut client, server) = pair_with(&options);
     client.set_write_timeout(Some(Duration::from_millis(20))).unwrap();
-    while client.write(&[1; 4096]).is_ok() {}
+    let mut written = 0;
+    let mut fill = || {
+        while let Ok(bytes) = client.write(&[1; 4096]) {
+            written += bytes;
+        }
+        written
+    };
+    fill();
     let loan = server.recv_loan().unwrap();
     // What is in the send buffer may still arrive.
-    while client.write(&[1; 4096]).is_ok() {}
-    assert!(client.stats().retransmissions == 0 && loan.len() <= 8192);
+    assert!(fill() <= 2 * 8192 && loan.len() <= 8192, "what is lent keeps its room");
     loan.consume_all();
     client.set_write_timeout(Some(PATIENCE)).unwrap();
     let bytes = 1 << 20;
@@ -364,6 +371,21 @@ fn a_kept_loan_stops_the_peer_and_a_consumed_one_does_not() {
         loan.consume_all();
     }
     sender.join().unwrap();
+}
+
+fn a_second_loan_is_refused_until_the_first_has_ended() {
+    let (mut client, server) = pair();
+    client.write_all(b"first").unwrap();
+    let loan = server.recv_loan().unwrap();
+    client.write_all(b"second").unwrap();
+    let other = server.try_clone().unwrap();
+    assert_eq!(other.recv_loan().unwrap_err().kind(), ErrorKind::ResourceBusy);
+    drop(loan);
+    let mut loan = other.recv_loan().unwrap();
+    while loan.len() < 11 {
+        assert!(loan.extend().unwrap() > 0);
+    }
+    assert_eq!(*loan, *b"firstsecond");
 }
 
 fn a_loan_waits_and_ends_as_a_read_does() {

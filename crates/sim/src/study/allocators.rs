@@ -108,7 +108,7 @@ pub struct AllocatorRow {
 ///
 /// # Errors
 ///
-/// If the name or its parameter is unknown; the message lists what there is. And for `arbiter`:
+/// If the name or a parameter is unknown; the message lists what there is. And for `arbiter`:
 /// simulated programs request no cores by themselves.
 pub fn parse_allocator(text: &str, seed: u64) -> anyhow::Result<Box<dyn Policy>> {
     let (name, parameter) = text.trim().split_once(':').map_or((text.trim(), None), |(n, p)| (n, Some(p)));
@@ -121,6 +121,7 @@ pub fn parse_allocator(text: &str, seed: u64) -> anyhow::Result<Box<dyn Policy>>
     let times = parameter.into_iter().flat_map(|times| times.split(':'));
     let times: Result<Vec<Nanos>, _> = times.map(|time| parse_duration_ns(time).map(Nanos)).collect();
     let times = times.with_context(|| format!("allocator `{text}`"))?;
+    // Checks the first time, also where two make an allocator of their own.
     let built = name.build(times.first().copied(), seed)?;
     match (name, &times[..]) {
         (PolicyName::Congestion, &[interval, quantum]) => {

@@ -6,7 +6,7 @@
 
 use crate::arrived::{Arrived, Origin};
 use crate::error::SendError;
-use crate::outlet::{Alone, Outlet, RETRY};
+use crate::outlet::{NoBatch, Outlet, RETRY};
 use crate::platform::{Lock, Platform, Waiters};
 use crate::stack::Stack;
 use crate::tcp::clock::duration;
@@ -37,10 +37,11 @@ impl<P: Platform> Stack<P> {
         if inner.closed {
             return false;
         }
-        // Another thread may have completed the handshake since the caller looked.
+        // Another thread may have completed the handshake since the caller looked. That is seldom:
+        // an acknowledgment does not wait for the end of the batch then.
         if let Some(socket) = self.tcp.table.get(&key) {
             drop(inner);
-            return self.handle_own(&mut Alone, outlet, &socket, segment, (ecn, arrived.checksums), now);
+            return self.handle_own(&mut NoBatch, outlet, &socket, segment, (ecn, arrived.checksums), now);
         }
         let room = inner.queue.len() < listening.backlog && self.tcp.has_room();
         let path_mss = self.path_mss(flow.remote);

@@ -559,7 +559,7 @@ fn a_batch_of_segments_is_acknowledged_once_and_a_gap_at_once() {
     assert_eq!(frames.len(), 8);
     let (mut batch, mut catch) = (Deferred::default(), Catch::at(hub.now));
     for frame in &frames {
-        hub.hosts[1].input_of(&mut batch, &mut catch, frame, Verify);
+        hub.hosts[1].input_in_batch(&mut batch, &mut catch, frame, Verify);
     }
     assert!(catch.is_empty());
     assert_eq!(batch.0.len(), 1, "once");
@@ -570,7 +570,7 @@ fn a_batch_of_segments_is_acknowledged_once_and_a_gap_at_once() {
     assert_eq!(ends[0].lock().connection.unacknowledged_bytes(), 0, "all eight");
     let frames = segments(&hub, 1448 * 3);
     let (mut batch, mut catch) = (Deferred::default(), Catch::at(hub.now));
-    hub.hosts[1].input_of(&mut batch, &mut catch, &frames[1], Verify);
+    hub.hosts[1].input_in_batch(&mut batch, &mut catch, &frames[1], Verify);
     assert_eq!((catch.frames.len(), batch.0.len()), (1, 0), "the sender is to know at once");
 }
 

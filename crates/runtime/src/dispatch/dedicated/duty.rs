@@ -104,9 +104,12 @@ impl<P: Send + 'static> Group<P> {
     }
 
     /// Has the request of a lane give way in the signal handler. One that has begun in its place by
-    /// now gives way early.
+    /// now gives way early, and a system call that sleeps ends. Not where the request cannot run.
     #[cold]
     fn interrupt(&self, lane: usize) {
+        if self.has_no_core(lane) {
+            return;
+        }
         let kthread = usize::from(self.kthreads[lane].load(Relaxed));
         if let Some(kthread) = self.runtime.kthreads.get(kthread) {
             quantum::end_turn(kthread);

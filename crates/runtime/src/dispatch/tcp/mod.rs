@@ -174,6 +174,9 @@ pub struct TcpServer {
     counters: Arc<Counters>,
     places: Arc<Places>,
     budget: Arc<Budget>,
+    /// Has a permit for each connection that may be opened.
+    room: Arc<Semaphore>,
+    most: usize,
 }
 
 /// The service, whatever its type.
@@ -209,6 +212,9 @@ impl TcpServer {
         let (service, counters) = (Arc::new(service), Arc::new(Counters::default()));
         let places = Arc::new(Places::new(settings.queue, settings.classes.len()));
         let budget = Budget::new(framing.limits.budget);
+        let most = framing.limits.connections;
+        let room = Arc::new(Semaphore::new(most));
+        let free = Arc::clone(&room);
         let (handler, initial, given_back) =
             (Arc::clone(&service), Arc::clone(&service), Arc::clone(&places));
         let shared = Arc::new(Shared {
@@ -223,7 +229,7 @@ impl TcpServer {
         let (start, started) = mpsc::channel();
         drop(thread::Builder::new().name("dispatch-accept".to_owned()).spawn(move || {
             if let Ok((listener, dispatcher)) = started.recv() {
-                accept(&listener, &shared, dispatcher);
+                accept(&listener, &free, &shared, dispatcher);
             }
         })?);
         let dispatcher = Dispatcher::start(
@@ -245,7 +251,8 @@ impl TcpServer {
             },
         )?;
         start.send((listener, dispatcher)).expect("the acceptor waits for the dispatcher");
-        Ok(Self { dispatcher, address, service: Shareable(service), counters, places, budget })
+        let service = Shareable(service);
+        Ok(Self { dispatcher, address, service, counters, places, budget, room, most })
     }
 
     /// Serves datagrams from `socket`, too, with the same dispatcher: one policy orders the
@@ -312,6 +319,12 @@ impl TcpServer {
         self.dispatcher.stats()
     }
 
+    /// Returns the number of open connections: those whose replies the client has not acknowledged
+    /// are among them, those that wait for its end of the stream are not.
+    pub fn open_connections(&self) -> usize {
+        self.most - self.room.available_permits()
+    }
+
     /// Returns what became of the connections.
     pub fn connections(&self) -> ConnectionStats {
         let counters = &self.counters;
@@ -330,8 +343,12 @@ impl TcpServer {
     }
 }
 
-fn accept<S: Service>(listener: &TcpListener, shared: &Arc<Shared<S>>, dispatcher: Dispatcher<Job>) {
-    let open = Arc::new(Semaphore::new(shared.framing.limits.connections));
+fn accept<S: Service>(
+    listener: &TcpListener,
+    room: &Arc<Semaphore>,
+    shared: &Arc<Shared<S>>,
+    dispatcher: Dispatcher<Job>,
+) {
     for stream in listener.incoming() {
         let Ok(stream) = stream else {
             time::sleep(ACCEPT_PAUSE);
@@ -340,7 +357,7 @@ fn accept<S: Service>(listener: &TcpListener, shared: &Arc<Shared<S>>, dispatche
         let from = stream.peer();
         let counters = &shared.counters;
         counters.accepted.fetch_add(1, Relaxed);
-        let Some(permit) = open.try_acquire_owned() else {
+        let Some(permit) = room.try_acquire_owned() else {
             // Before the client notices.
             counters.refused.fetch_add(1, Relaxed);
             continue;

@@ -4,6 +4,7 @@ use super::rounds::lend;
 use super::stream::TcpStream;
 use core::fmt;
 use core::ops::Deref;
+use core::sync::atomic::Ordering::{Acquire, Release};
 use std::io;
 use tailwater_tcp::Buffer;
 
@@ -11,8 +12,8 @@ use tailwater_tcp::Buffer;
 /// are not [consumed](Self::consume).
 ///
 /// While it exists the bytes belong to it: another thread that reads the stream gets what lies
-/// behind them. The stream can be written. When it is dropped, the peer may send as much as was
-/// consumed, and the rest is the first to be read again.
+/// behind them, and a second loan is refused. The stream can be written. When it is dropped, the
+/// peer may send as much as was consumed, and the rest is the first to be read again.
 ///
 /// # Examples
 /// See [`TcpStream::recv_loan`].
@@ -39,10 +40,12 @@ impl TcpStream {
     /// call [`Loan::extend`]: another `recv_loan` returns the same bytes at once.
     ///
     /// # Errors
-    /// As [`Read::read`](io::Read::read).
+    /// As [`Read::read`](io::Read::read). And [`ResourceBusy`](io::ErrorKind::ResourceBusy) if the
+    /// connection has a loan, or a thread waits for one: what two of them leave could be read again
+    /// in the wrong order.
     ///
     /// # Examples
-    /// A service that answers lines, which arrive in any number of pieces:
+    /// A service that answers lines of up to 4 KiB, which arrive in any number of pieces:
     /// ```standalone_crate
     /// use std::io::{Read, Write};
     /// use tailwater::net::{TcpListener, TcpStream};
@@ -51,7 +54,7 @@ impl TcpStream {
     ///     loop {
     ///         let mut data = stream.recv_loan()?;
     ///         while !data.contains(&b'\n') {
-    ///             if data.extend()? == 0 {
+    ///             if data.len() > 4096 || data.extend()? == 0 {
     ///                 return Ok(());
     ///             }
     ///         }
@@ -76,9 +79,14 @@ impl TcpStream {
     /// }
     /// ```
     pub fn recv_loan(&self) -> io::Result<Loan<'_>> {
-        let mut lent = Buffer::default();
-        let open = self.receive(|inner| lend(inner, &mut lent))?;
-        Ok(Loan { stream: self, lent, open })
+        // Acquire and release: a loan begins when the one before is returned.
+        if self.socket().settings.lent.swap(true, Acquire) {
+            let message = "the connection has a loan, or a thread waits for one: drop that first";
+            return Err(io::Error::new(io::ErrorKind::ResourceBusy, message));
+        }
+        let mut loan = Loan { stream: self, lent: Buffer::default(), open: 0 };
+        loan.open = self.receive(|inner| lend(inner, &mut loan.lent))?;
+        Ok(loan)
     }
 }
 
@@ -123,6 +131,7 @@ impl Drop for Loan<'_> {
     fn drop(&mut self) {
         let read = self.open.saturating_sub(self.len());
         self.stream.return_loan(read, &mut self.lent);
+        self.stream.socket().settings.lent.store(false, Release);
     }
 }
 
