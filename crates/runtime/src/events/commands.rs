@@ -244,7 +244,7 @@ impl EventLoop {
     ///     let mut arrived = 0;
     ///     while arrived < 11 {
     ///         events.poll(&mut batch, None);
-    ///         for condition in &batch {
+    ///         for condition in batch.iter() {
     ///             if let Condition::Window { acknowledged, .. } = condition {
     ///                 arrived += acknowledged;
     ///             }
