@@ -8,7 +8,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -170,21 +169,19 @@ var bestEffort = map[string]string{"tailwater.io/class": "best-effort", "other":
 
 // What containers get. Returns the variables of one with devices, which have the environment `given`.
 func (r *containerRuntime) creates(socket string, given []string) []string {
-	folder := filepath.Dir(socket)
 	job := r.create("xz-1", "xz", bestEffort, "PATH=/bin")
 	same("a container of an annotated pod has the lent cores", job.cpus, "1")
 	same("its control group is idle", job.unified, map[string]string{"cpu.idle": "1"})
 	same("so is its I/O", job.io, "IOPRIO_CLASS_IDLE 0")
-	same("it has the socket, a class and a name", job.env, []string{"PATH=/bin", "TAILWATER_CLASS=best-effort",
-		"TAILWATER_IOKERNEL=" + socket, "TAILWATER_NAME=shop/xz-1/xz"})
-	same("and the folder of the socket", job.mounts, []string{fmt.Sprint("bind ", folder, " at ", folder, " [rbind ro]")})
+	same("it has no variable of the agent", job.env, []string{"PATH=/bin"})
+	same("and no mount: no way to the socket", job.mounts, []string(nil))
 	same("it keeps the lent cores when the kubelet gives it others", r.update("xz-1", "xz", bestEffort, job.env...), "1 25000")
 	same("its limit and annotations are as they were", []any{job.quota, len(job.annotations)}, []any{int64(50_000), 0})
 
 	devices := []string{"TAILWATER_IOKERNEL=" + socket, "TAILWATER_KTHREADS=1"}
 	both := r.create("xz-2", "xz", bestEffort, append(devices, "TAILWATER_CLASS=best-effort")...)
-	same("one with devices besides has no limit, and one mount", []any{both.quota, both.mounts, both.cpus},
-		[]any{int64(-1), []string(nil), "1"})
+	same("one with batch devices besides keeps its limit, and has no further mount", []any{both.quota, both.mounts, both.cpus},
+		[]any{int64(50_000), []string(nil), "1"})
 
 	service := r.create("web-1", "web", nil, given...)
 	name := "TAILWATER_NAME=shop/web-1/web"

@@ -19,7 +19,7 @@ pub const HEALTHY: &str = "Healthy";
 /// Health of one that may not.
 pub const UNHEALTHY: &str = "Unhealthy";
 
-/// Nothing.
+/// A message without fields.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Empty {}
 
@@ -40,7 +40,7 @@ pub struct RegisterRequest {
     pub options: Option<Options>,
 }
 
-/// What a plugin can do besides: nothing of it.
+/// Optional calls of a plugin; the agent has none of them.
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct Options {
     /// It is called before a container starts.
@@ -54,7 +54,7 @@ pub struct Options {
 /// All devices of a plugin.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Devices {
-    /// They.
+    /// The devices.
     #[prost(message, repeated, tag = "1")]
     pub devices: Vec<Device>,
 }

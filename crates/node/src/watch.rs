@@ -81,7 +81,7 @@ impl Watch {
             }
             if error != reported {
                 match &error {
-                    Some(error) => eprintln!("tailwater-node: its cores are unhealthy: {error}"),
+                    Some(error) => eprintln!("tailwater-node: the lent cores are unhealthy: {error}"),
                     None if reported.is_some() => eprintln!("tailwater-node: the IOKernel answers again"),
                     None => {}
                 }

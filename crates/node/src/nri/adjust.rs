@@ -6,8 +6,9 @@
 //! container with devices of this agent gets its name; one of a service loses its CPU limit, which
 //! would stop its kthreads. All others are left as they are.
 //!
-//! No container gets the IOKernel's socket here. It comes with devices: whoever may annotate a pod
-//! is thereby not let to the IOKernel, for which root of most containers is root of the node.
+//! No container gets the IOKernel's socket here; it comes with devices. The right to annotate a pod
+//! thus gives no access to the IOKernel, which takes root of a container without a user namespace
+//! for root of the node.
 
 use super::api::{
     Adjustment, Container, ContainerRequest, Cpu, IDLE, IoPriority, Linux, Number, Pod, Resources, Update,

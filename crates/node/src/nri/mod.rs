@@ -95,7 +95,7 @@ async fn serve(socket: &Path, states: &States) -> anyhow::Result<Infallible> {
 fn answer(request: &Request, states: &States) -> Reply {
     let answered = match request.method.as_str() {
         "Configure" => Ok(ConfigureResponse { events: api::EVENTS }.encode_to_vec()),
-        // Of a long list of containers, in parts, further ones are wanted; nothing is changed.
+        // A long list comes in parts: the answer asks for the next part. No container is changed.
         "Synchronize" => Synchronize::decode(&*request.payload)
             .map(|Synchronize { more }| Synchronized { more }.encode_to_vec()),
         // Answered by a message without fields.

@@ -114,7 +114,7 @@ mod tests {
             drop(listener);
             let why = Held::new(TCP, [HERE]).err().unwrap();
             assert!(why.contains(&format!("process {}", std::process::id())), "{why}");
-            // At another address they are in nobody's way.
+            // The port is free at another address.
             assert!(Held::new(TCP, [IpAddr::from([127, 0, 0, 2])]).is_ok());
             // Its end waits in TIME-WAIT.
             drop((server, client));

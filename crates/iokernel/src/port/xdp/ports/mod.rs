@@ -25,8 +25,8 @@
 //! # Who is who
 //! In the switch a program is its MAC and IP address, and may send from no other ([`check`] and
 //! [`inspect`]). On the wire it is a set of ports: those at which it listens, and its part of the
-//! range for outgoing connections. A frame from any other port does not leave, whoever has that
-//! port: Linux, another program, or no one. Nor do ICMP messages other than errors about packets to
+//! range for outgoing connections. A frame from any other port does not leave, whether that port is
+//! Linux's, another program's, or free. Nor do ICMP messages other than errors about packets to
 //! these ports, nor later fragments of datagrams whose first fragment did not leave.
 //!
 //! # What does not pass
