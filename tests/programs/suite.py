@@ -69,7 +69,7 @@ def source(package, into, upstream=None):
     options = ["-qq", "-o", f"Dir::Etc::sourcelist={into}/sources.list", "-o", "Dir::Etc::sourceparts=-"]
     apt = ["apt-get", *options, "-o", f"Dir::State::lists={lists}", "-o", "APT::Sandbox::User=root"]
     fetch = [*apt, "source", *(["--tar-only"] if upstream else []), package]
-    # One part of an archive that is missing fails the command: what was unpacked counts.
+    # `apt-get source` fails if any one file is missing, so its status is not judged; the folder is.
     subprocess.run([*apt, "update"])
     subprocess.run(fetch, cwd=into)
     if upstream:

@@ -29,7 +29,7 @@ const PLAIN_SLO: Duration = Duration::from_micros(50);
 /// Target of those that take hashes.
 const HASHED_SLO: Duration = Duration::from_millis(1);
 
-/// Queries that wait for a dispatcher, half of them of each class; further datagrams are dropped.
+/// Queries that wait at an address, half of them of each class; further datagrams are dropped.
 const PLACES: usize = 4_096;
 
 /// Octets of a message's length before it.

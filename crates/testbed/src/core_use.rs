@@ -75,21 +75,21 @@ struct Core {
 
 /// Slices made of events: the latest `most`.
 #[derive(Debug)]
-pub struct Slices {
+struct Slices {
     slices: VecDeque<Slice>,
     most: usize,
     cores: BTreeMap<u16, Core>,
 }
 
 impl Slices {
-    /// Returns none, and will keep so many.
-    pub fn keeping(most: usize) -> Self {
+    /// Returns an empty list that keeps the latest `most` slices.
+    fn keeping(most: usize) -> Self {
         Self { slices: VecDeque::new(), most, cores: BTreeMap::new() }
     }
 
     /// Adds an event; those of one core come in order. What was under way before an event that was
     /// lost is not known to have gone on.
-    pub fn push(&mut self, Event { at_ns, core, lost, kind }: Event) {
+    fn push(&mut self, Event { at_ns, core, lost, kind }: Event) {
         let state = self.cores.entry(core).or_default();
         if state.lost != lost {
             *state = Core { lost, ..Core::default() };

@@ -2,9 +2,8 @@
 //!
 //! Owns the counters: written by the answering threads with relaxed additions, read at any time.
 //! Each thread that answers datagrams has a [set](Set) of its own, so that no two cores write the
-//! same lines for each answer; all connections share one set, and so does all that dispatchers have
-//! answered. A type or code without a counter of
-//! its own is counted as *other*.
+//! same lines for each answer. All connections share one set, in which dispatchers count, too. A
+//! type or code without a counter of its own is counted as *other*.
 
 use core::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -35,7 +34,7 @@ pub enum Event {
 /// The counters of a server.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Of all connections.
+    /// Of all connections and dispatchers.
     shared: Set,
     /// Of the threads that answer datagrams, those that have ended included.
     own: Mutex<Vec<Arc<Set>>>,

@@ -163,7 +163,7 @@ impl Shared {
         &self.limits
     }
 
-    /// Returns the counters that all connections share.
+    /// Returns the counters that all connections and dispatchers share.
     pub fn counters(&self) -> &Set {
         self.counters.shared()
     }

@@ -265,7 +265,8 @@ fn read_words(
         part.for_each(|index| read(runtime, looks, index));
     }
     let sum = runtime.cache.sum();
-    if sum.earliest <= now {
+    // Words that were read now have their due timers.
+    if extent != Extent::Whole && sum.earliest <= now {
         runtime.cache.mark_due_timers(looks, now);
     }
     sum

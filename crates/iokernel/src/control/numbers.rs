@@ -42,13 +42,12 @@ fn find_among(folder: &Folder, asked: &[i32], most: usize) -> Result<Vec<i32>, R
             None => Ok(asked.to_vec()),
         };
     }
-    let mut seen = 0;
-    let threads = tailwater_batch::proc::numbers_in(&folder.path("task")).inspect(|_| seen += 1);
-    let numbers = threads
-        .take(most + 1)
-        .filter_map(|outer| Some((outer, own_number(&folder.read(&format!("task/{outer}/status")))?)));
-    let found = choose(pid, asked, numbers);
-    if seen > most { Err(Refusal::TooManyThreads { pid, most }) } else { found }
+    let threads: Vec<i32> = tailwater_batch::proc::numbers_in(&folder.path("task")).take(most + 1).collect();
+    if threads.len() > most {
+        return Err(Refusal::TooManyThreads { pid, most });
+    }
+    let own = |outer| Some((outer, own_number(&folder.read(&format!("task/{outer}/status")))?));
+    choose(pid, asked, threads.into_iter().filter_map(own))
 }
 
 /// Returns the numbers of those threads that call themselves as asked, in that order. `numbers` has

@@ -35,8 +35,8 @@ const SELDOM: Cycles = 20;
 /// Weight of a look in the running average, as a power of two, and of one that leaves it open.
 const SHIFT: u32 = 6;
 const OPEN_SHIFT: u32 = SHIFT + 3;
-/// Maximum number of looks that a look after a longer time counts as: one is no contest, and two
-/// are.
+/// Maximum number of looks for which a look after a long pause counts: one such look is 31 % of the
+/// average and begins no contest, two are 53 %.
 const MAX_LOOKS: Cycles = 24;
 /// Looks in a row that leave it open beyond which a contest that has not begun is forgotten: 8 ms.
 const MAX_OPEN: u32 = 16;

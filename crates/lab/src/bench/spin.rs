@@ -75,7 +75,7 @@ pub struct Target<'a> {
     pub service: Service,
     pub socket: String,
     program: Program,
-    // Before the generator: it ends before its port has no other end.
+    // Declared before the generator, so dropped first: its port needs the generator until then.
     iokernel: Embedded,
     generator: Generator,
 }

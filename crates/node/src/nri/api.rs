@@ -13,6 +13,8 @@ pub const REGISTER: &str = "RegisterPlugin";
 /// The events that the plugin is called for, as bits of a set: a container is created (number 4),
 /// and its limits are changed (8).
 pub const EVENTS: i32 = 1 << 3 | 1 << 7;
+/// `INVALID_ARGUMENT` (gRPC status codes): the message cannot be decoded.
+pub const INVALID_ARGUMENT: i32 = 3;
 /// `UNIMPLEMENTED` (gRPC status codes).
 pub const UNIMPLEMENTED: i32 = 12;
 /// `IOPRIO_CLASS_IDLE`, as NRI numbers it.

@@ -34,9 +34,6 @@ use frames::{Frame, Kind, PLUGIN, RUNTIME, Reader};
 /// Time between two attempts to connect.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(2);
 
-/// `INVALID_ARGUMENT` (gRPC status codes): the message cannot be decoded.
-pub const INVALID_ARGUMENT: i32 = 3;
-
 /// Serves the container runtime at a socket, for ever.
 pub async fn run(socket: Option<PathBuf>, states: States) -> Infallible {
     let Some(socket) = socket else { return std::future::pending().await };
@@ -114,7 +111,7 @@ fn answer(request: &Request, states: &States) -> Reply {
     };
     match answered {
         Ok(payload) => Reply { status: None, payload },
-        Err(error) => failure(INVALID_ARGUMENT, error.to_string()),
+        Err(error) => failure(api::INVALID_ARGUMENT, error.to_string()),
     }
 }
 

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use prost::Message;
-use tailwater_node::nri::INVALID_ARGUMENT;
 use tailwater_node::nri::api::{
     self, ConfigureResponse, Container, ContainerRequest, CreateResponse, Number, Pod, RegisterPlugin, Reply,
     Request, Synchronize, Synchronized, UpdateResponse,
@@ -102,7 +101,7 @@ fn annotated_pods_become_co_runners_also_when_the_container_runtime_starts_again
             assert_eq!(unknown.status.expect("it fails").code, api::UNIMPLEMENTED);
             // Field 1 of the message is a number here.
             let garbled = call(&mut stream, "CreateContainer", &Number { value: 1 }).await;
-            assert_eq!(garbled.status.expect("it fails").code, INVALID_ARGUMENT);
+            assert_eq!(garbled.status.expect("it fails").code, api::INVALID_ARGUMENT);
         }
     });
 }

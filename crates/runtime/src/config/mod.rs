@@ -119,9 +119,9 @@ impl RuntimeBuilder {
     }
 
     /// Sets the ports at which the program listens: `tcp:PORT` or `udp:PORT`, separated by commas.
-    /// Other machines reach it only there behind an interface of which the IOKernel shares the IP
-    /// addresses with Linux (`share=ports`); with every other port at all ports, whatever these
-    /// are.
+    /// Behind an interface whose IP addresses the IOKernel shares with Linux (`share=ports`), other
+    /// machines reach the program at these ports only. Behind any other interface they reach it at
+    /// every port, whatever is set here.
     ///
     /// # Examples
     /// ```

@@ -333,6 +333,9 @@ fn window(
     acknowledges: bool,
     unreported: usize,
 ) -> Option<Change> {
+    if !wants_room.get() && !acknowledges {
+        return None;
+    }
     let connection = &mut inner.connection;
     let unacknowledged = connection.unacknowledged_bytes();
     // What a clone of the stream has sent may be among them.

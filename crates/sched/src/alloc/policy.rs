@@ -38,14 +38,14 @@ impl View<'_> {
     /// does not wait for the start of a program that keeps services waiting for too long.
     #[must_use]
     pub fn yields(&self, at: usize, claimant: RuntimeId) -> bool {
-        match (self.obs.hold(at), self.ledger.cores()[at]) {
-            (Hold::None, _) => true,
-            (Hold::Leaving, _) => false,
-            (Hold::Starting { overdue }, CoreState::Owned { kthread, .. }) => {
-                let is_service = self.class(claimant) == Class::LatencyCritical;
-                self.now > overdue || is_service && self.is_demoted(kthread.runtime)
+        match self.obs.hold(at) {
+            Hold::None => true,
+            Hold::Leaving => false,
+            Hold::Starting { overdue } => {
+                let from_demoted = matches!(self.ledger.cores()[at],
+                    CoreState::Owned { kthread, .. } if self.is_demoted(kthread.runtime));
+                self.now > overdue || from_demoted && self.class(claimant) == Class::LatencyCritical
             }
-            (Hold::Starting { overdue }, _) => self.now > overdue,
         }
     }
 }

@@ -301,7 +301,8 @@ pub struct Welcome {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub place: Option<u16>,
     /// First and last port of those that its own connections and unbound sockets are to use. `None`
-    /// if all ports are its own, or the program is of a minor version below 4.
+    /// if all ports are its own; where they are not, a program of a minor version below 4 is
+    /// refused.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub outgoing: Option<(u16, u16)>,
 }

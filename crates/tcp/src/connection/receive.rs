@@ -151,7 +151,7 @@ impl Receive {
     /// Memory that a nearly full loan has doubled beyond the limit of the window is not taken back.
     pub fn lend(&mut self, into: &mut Ring) -> usize {
         let len = self.ring.len();
-        if into.len() == 0 && into.capacity() > (self.limit as usize).next_power_of_two() {
+        if self.is_outgrown(into) {
             into.release();
         }
         if into.len() == 0 && self.held.is_none() {
@@ -181,12 +181,17 @@ impl Receive {
         self.note_read(bytes);
     }
 
+    /// Returns whether empty memory has grown beyond the limit of the window.
+    fn is_outgrown(&self, memory: &Ring) -> bool {
+        memory.len() == 0 && memory.capacity() > (self.limit as usize).next_power_of_two()
+    }
+
     /// Takes back what is on loan in `from`: it is the first to be read. Empties `from`, whose
-    /// memory is for what arrives next if there is nothing to read.
+    /// memory is for what arrives next if there is nothing to read, unless it has grown beyond the
+    /// limit of the window.
     pub fn return_loan(&mut self, from: &mut Ring) {
         let returned = from.len() as u32;
-        let spare = from.len() == 0 && from.capacity() > (self.limit as usize).next_power_of_two();
-        if self.ring.len() == 0 && self.held.is_none() && !spare {
+        if self.ring.len() == 0 && self.held.is_none() && !self.is_outgrown(from) {
             core::mem::swap(&mut self.ring, from);
         } else {
             let end = self.held.as_ref().map_or(self.next, |held| held.end(self.next));

@@ -182,27 +182,26 @@ impl XdpPort {
         let bind =
             |how| while_busy(self.busy_tries, || queue.bind(index, number, how | libc::XDP_USE_NEED_WAKEUP));
         let what = format!("bind to queue {number}");
-        let refused = |error| {
-            match error {
+        let refused = |what: &str, error| match error {
             Errno::BUSY => self.fail(format!(
-                "cannot {what}: another process has an AF_XDP socket there; if that is an IOKernel, end it, or start this one with --takeover"
+                "cannot {what}: another process has an AF_XDP socket there; \
+                 if that is an IOKernel, end it, or start this one with --takeover"
             )),
-            error => self.explain(&what, error),
-        }
+            error => self.explain(what, error),
         };
         let zero_copy = self.spec.zero_copy;
         if zero_copy == ZeroCopy::Required || (zero_copy == ZeroCopy::Auto && hook == Hook::Driver) {
             match bind(libc::XDP_ZEROCOPY) {
                 Ok(()) => return Ok(queue),
                 Err(error) if zero_copy == ZeroCopy::Required => {
-                    return Err(self.explain(&format!("{what} without copying"), error));
+                    return Err(refused(&format!("{what} without copying"), error));
                 }
-                Err(error @ (Errno::PERM | Errno::BUSY | Errno::NODEV)) => return Err(refused(error)),
+                Err(error @ (Errno::PERM | Errno::BUSY | Errno::NODEV)) => return Err(refused(&what, error)),
                 // The driver does not support zero copy: copy.
                 Err(_) => {}
             }
         }
-        bind(libc::XDP_COPY).map_err(refused)?;
+        bind(libc::XDP_COPY).map_err(|error| refused(&what, error))?;
         Ok(queue)
     }
 

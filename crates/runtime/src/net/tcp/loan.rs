@@ -79,7 +79,7 @@ impl TcpStream {
     /// }
     /// ```
     pub fn recv_loan(&self) -> io::Result<Loan<'_>> {
-        // Acquire and release: a loan begins when the one before is returned.
+        // Acquire: pairs with the release in `Loan::drop`, so the one before has been returned.
         if self.socket().settings.lent.swap(true, Acquire) {
             let message = "the connection has a loan, or a thread waits for one: drop that first";
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, message));
@@ -95,8 +95,8 @@ impl Loan<'_> {
     /// many bytes these are, and zero at the end of the stream. They are copied unless everything
     /// is consumed.
     ///
-    /// Otherwise bytes on loan have their room in the window, so a peer whose data is kept stops.
-    /// This returns the room of those there are, as a copy would: the caller bounds the length of a
+    /// Bytes on loan occupy the receive window, so a peer whose data is kept stops. `extend` frees
+    /// the room of the bytes lent so far, as a copy would; the caller must bound the length of a
     /// request.
     ///
     /// # Errors

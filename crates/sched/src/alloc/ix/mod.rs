@@ -3,7 +3,8 @@
 //!
 //! Owns the position in the sequence and the cores that it stands for. Once per
 //! [`IxConfig::period`] (10 Hz):
-//! - if the queueing delay of a latency-critical runtime is above the bound, take the next step;
+//! - if more than 1 % of what a latency-critical runtime served in the period waited for longer
+//!   than the bound, take the next step;
 //! - else, if what services use fits into the step before with room to spare, take one step back.
 //!
 //! The loop decides which cores are lent, not to whom: within its cores [`CongestionDetection`]
@@ -60,7 +61,8 @@ pub struct IxConfig {
     pub sample: Nanos,
     /// Time between decisions; 100 ms in IX.
     pub period: Nanos,
-    /// Time constant of the averages over several periods, of delays and of cores in use. IX
+    /// Time constant of the averages over several periods, of shares that were late and of cores in
+    /// use. IX
     /// smooths with several factors.
     pub smoothing: Nanos,
     /// Acceptable queueing delay, of 99 % of what is served.

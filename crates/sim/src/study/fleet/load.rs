@@ -32,8 +32,10 @@ const STEADY: f64 = 0.02;
 const BEYOND: f64 = 2.0;
 /// Periods of bursts in a run.
 const PERIODS: u64 = 10;
-/// A run has at most so many times the requests that were asked for, and is at most so long.
-const LONGEST: (f64, f64) = (4.0, 10e9);
+/// A run is at most so many times as long as the requests that were asked for take.
+const MAX_TIMES_ASKED: f64 = 4.0;
+/// Maximum length of a run.
+const MAX_RUN_NS: f64 = 10e9;
 
 /// How much is simulated.
 #[derive(Clone, Copy, Debug)]
@@ -148,7 +150,7 @@ fn duration_ns(interval: &Interval, effort: &Effort) -> u64 {
     let rarest = loads().map(|load| 1.5 * enough(load) / rate(load) * 1e9).fold(0.0, f64::max);
     let period = loads().map(|load| period_ns(&arrivals(load, effort.burst_ns))).max().unwrap_or(0);
     let wanted = asked.max(rarest).max(PERIODS as f64 * period as f64);
-    wanted.min(LONGEST.0 * asked).min(LONGEST.1) as u64
+    wanted.min(MAX_TIMES_ASKED * asked).min(MAX_RUN_NS) as u64
 }
 
 /// Returns the arrivals whose mean and maximum rate are those of a load.

@@ -25,8 +25,8 @@ use csv::StringRecord;
 use crate::mix::Mix;
 use crate::study::plan::{Slo, parse_slo};
 
-/// Most cores that a row may use: beyond the largest machine that is simulated.
-const MAX_CPU: f64 = 1024.0;
+/// Most cores that a row may use: those of the largest machine that is simulated.
+const MAX_CPU: f64 = super::MAX_CORES as f64;
 /// Fewest cores that are a load: bursts of a service that uses less are further apart than any run
 /// is long.
 const MIN_CPU: f64 = 1e-6;

@@ -485,6 +485,10 @@ impl Drop for Steering {
             return;
         }
         let port = &self.at.port;
+        let hook = match self.at.hook {
+            Hook::Driver => "xdp",
+            Hook::Generic => "xdpgeneric",
+        };
         let programs = self.holders.values().filter(|holder| !holder.ended).count();
         if programs > 0 {
             if let Some(reserved) = self.reserved.take() {
@@ -493,12 +497,12 @@ impl Drop for Steering {
             tracing::info!(
                 port,
                 programs,
-                "the ports of these programs, which wait for the next IOKernel, stay closed to Linux; `ip link set {port} xdp off` opens them"
+                "the ports of these programs, which wait for the next IOKernel, stay closed to Linux; `ip link set {port} {hook} off` opens them"
             );
             return;
         }
         if let Err(error) = self.linux.detach_xdp(self.at.index, self.at.hook) {
-            tracing::warn!(port, %error, "cannot take the redirect program away; `ip link set {port} xdp off` does");
+            tracing::warn!(port, %error, "cannot take the redirect program away; `ip link set {port} {hook} off` does");
         }
         // It is missing if it could not be written.
         let _ = std::fs::remove_file(&self.file);
