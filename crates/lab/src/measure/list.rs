@@ -97,7 +97,7 @@ macro_rules! benchmarks {
     };
 }
 
-const BENCHMARKS: [Bench; 14] = benchmarks! {
+const BENCHMARKS: [Bench; 15] = benchmarks! {
     "demo", "a service and a batch job on one core",
     "Tailwater, Linux, an ideal queue", "the program tailwater beside this one";
         3 x "demo", 231.0;
@@ -136,6 +136,10 @@ const BENCHMARKS: [Bench; 14] = benchmarks! {
     "Tailwater, Linux with SCHED_IDLE", "";
         3 x "bench programs --only batch --rounds 1 --seconds 1 --jobs xz-1 --loads 30", 18.0;
         1 x "bench programs --only batch --rounds 1 --seconds 1 --jobs xz-1 --loads 30", 7.1;
+    "posix", "programs as they are: memcached, redis, nginx, compressors, threads",
+    "Tailwater, Linux", "redis-server, memcached, nginx, wrk, python3, cc, xz, pigz, zstd; without one, not its row";
+        3 x "bench programs --only posix --rounds 1", 75.0;
+        1 x "bench programs --only posix --rounds 1 --services redis --seconds 1", 40.0;
     "hostile", "a service beside attackers, and IOKernels that end",
     "the same service alone", "root for attackers of several users";
         1 x "bench hostile --seconds 3 --times 5 --only attacks,restart,takeover,fallback \

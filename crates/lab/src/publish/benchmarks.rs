@@ -76,6 +76,38 @@ pub fn programs(report: &Report<'_>) -> Table {
     table
 }
 
+/// Programs as they are, on Tailwater and on Linux: services, then what uses no socket.
+pub fn posix(report: &Report<'_>) -> Vec<Table> {
+    let head = [
+        "50 connections",
+        "requests/s",
+        "Linux",
+        "p99, us",
+        "Linux",
+        "us of processor time a request",
+        "Linux",
+    ];
+    let mut services = Table::new(&head.join(" | "));
+    for row in report.items("/served") {
+        let both =
+            |at: &str| ["/tailwater", "/linux"].map(|system| row.figure(&format!("{system}{at}"), 1.0));
+        let figures = ["/requests_s", "/p99_us", "/cpu_us"].into_iter().flat_map(both).collect();
+        push(&mut services, &row, row.text("/program").to_owned(), figures);
+    }
+    let mut computing = Table::new("user time, s | Tailwater | Linux");
+    let mut waits = Table::new("a hand-off between two threads, ns | Tailwater | Linux");
+    for (table, items) in [(&mut computing, "/computing"), (&mut waits, "/waits")] {
+        for row in report.items(items) {
+            let figures = ["/tailwater", "/linux"].map(|at| row.figure(at, 1.0)).to_vec();
+            push(table, &row, row.text("/name").to_owned(), figures);
+        }
+    }
+    let mut idle = Table::new("without clients, % of a core | the service | the IOKernel");
+    let figures = ["/idle_percent/0", "/idle_percent/1"].map(|at| report.figure(at, 1.0));
+    push(&mut idle, report, "redis".to_owned(), figures.to_vec());
+    vec![services, computing, waits, idle]
+}
+
 /// A service before and beside each attacker.
 pub fn attacks(report: &Report<'_>) -> Table {
     let mut table = Table::new(

@@ -34,8 +34,13 @@ use tailwater_testbed::note;
 use crate::measure::envelope::{Envelope, MAX_LOST_PERCENT};
 
 /// Pages with regions, from the root of a clone.
-const PAGES: [&str; 4] =
-    ["docs/src/numbers.md", "docs/src/reproduce.md", "docs/src/guide/batch.md", "README.md"];
+const PAGES: [&str; 5] = [
+    "docs/src/numbers.md",
+    "docs/src/reproduce.md",
+    "docs/src/guide/batch.md",
+    "docs/src/guide/programs.md",
+    "README.md",
+];
 /// The demo's drawing.
 const DRAWING: &str = "docs/src/images/demo.svg";
 /// First parts of the names of figures, each with a region `figures-PAPER`.
@@ -139,6 +144,7 @@ fn files(results: &Results) -> anyhow::Result<Vec<(&'static str, String)>> {
             let first = match path {
                 "README.md" => "readme",
                 "docs/src/guide/batch.md" => "programs",
+                "docs/src/guide/programs.md" => "posix",
                 _ => "machine",
             };
             note!(
@@ -168,7 +174,7 @@ fn page_of(page: &str, results: &Results) -> Result<String, String> {
 type Benchmark = (&'static str, &'static str, fn(&Report<'_>) -> Vec<Table>);
 
 /// Regions by name, with their experiment.
-const BENCHMARKS: [Benchmark; 15] = [
+const BENCHMARKS: [Benchmark; 16] = [
     ("demo", "demo", demo::tables),
     ("handoff", "handoff", |report| tables("handoff", report)),
     ("request", "cores", |report| tables("request", report)),
@@ -181,6 +187,7 @@ const BENCHMARKS: [Benchmark; 15] = [
     ("services", "services", |report| vec![benchmarks::services(report)]),
     ("neighbour", "neighbour", |report| tables("neighbour", report)),
     ("programs", "programs", |report| vec![benchmarks::programs(report)]),
+    ("posix", "posix", benchmarks::posix),
     ("hostile", "hostile", |report| [vec![benchmarks::attacks(report)], tables("hostile", report)].concat()),
     ("ports", "ports", |report| tables("ports", report)),
     ("energy", "energy", benchmarks::energy),

@@ -42,6 +42,7 @@ fn write_pages(folder: &Path) {
     fs::create_dir_all(folder.join("docs/src/guide")).unwrap();
     fs::write(folder.join("docs/src/numbers.md"), "# Measured\n").unwrap();
     fs::write(folder.join("docs/src/guide/batch.md"), "# Batch jobs\n").unwrap();
+    fs::write(folder.join("docs/src/guide/programs.md"), "# Bring your program\n").unwrap();
     fs::write(folder.join("README.md"), "# Tailwater\n").unwrap();
     let regions = ["figures-shinjuku", "figures-arachne"]
         .map(|name| format!("<!-- figures: {name} -->\n<!-- end figures -->\n"));
