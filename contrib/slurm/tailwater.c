@@ -39,8 +39,8 @@ SPANK_PLUGIN(tailwater, 1);
 
 #define USAGE "write latency-critical or best-effort, then if needed guaranteed=N, kthreads=N or runtime, as in latency-critical,guaranteed=1"
 #define GRES "tailwater"
-/* How Slurm begins the count of a gres without files. */
-#define COUNTED GRES "(CNT:"
+/* How Slurm begins the count of a gres without files, behind its type if it has one. */
+#define COUNTED "(CNT:"
 
 /* For how long an IOKernel that is busy is waited for. */
 #define ANSWER_S 10
@@ -166,6 +166,21 @@ static int dial(void)
     return why;
 }
 
+/* Adds up the `tailwater` in what Slurm says of one node, as in gpu:2(IDX:0-1),tailwater(CNT:1),tailwater:fast(CNT:2). */
+static int count_of(const char *text)
+{
+    size_t length = strlen(GRES);
+    int sum = 0;
+    for (const char *at = text; (at = strstr(at, GRES)) != NULL; at += length) {
+        const char *behind = at + length, *counted = strstr(behind, COUNTED);
+        bool is_name = (at == text || at[-1] == ',') && (*behind == ':' || *behind == '(');
+        /* A type has no comma. */
+        if (is_name && counted != NULL && memchr(behind, ',', (size_t)(counted - behind)) == NULL)
+            sum += atoi(counted + strlen(COUNTED));
+    }
+    return sum;
+}
+
 /* Returns the `tailwater` of this node that the job was granted, or -1. */
 static int granted(spank_t spank)
 {
@@ -175,13 +190,10 @@ static int granted(spank_t spank)
         slurm_load_job(&jobs, job, SHOW_DETAIL) != SLURM_SUCCESS)
         return -1;
     int count = 0;
-    /* One for each node of the job, as in gpu:2(IDX:0-1),tailwater(CNT:1). */
-    if (jobs->record_count > 0 && node < jobs->job_array[0].gres_detail_cnt && jobs->job_array[0].gres_detail_str[node] != NULL) {
-        const char *text = jobs->job_array[0].gres_detail_str[node], *at = strstr(text, COUNTED);
-        while (at != NULL && at > text && at[-1] != ',')
-            at = strstr(at + 1, COUNTED);
-        count = at ? atoi(at + strlen(COUNTED)) : 0;
-    }
+    /* One text for each node of the job. The number of this node is that in its step, which may have fewer nodes; but --gres
+     * grants each node of a job the same count. */
+    if (jobs->record_count > 0 && node < jobs->job_array[0].gres_detail_cnt && jobs->job_array[0].gres_detail_str[node] != NULL)
+        count = count_of(jobs->job_array[0].gres_detail_str[node]);
     slurm_free_job_info_msg(jobs);
     return count;
 }

@@ -19,8 +19,6 @@ use tailwater_shm::priority::{LOWEST, Rank, set_rank};
 
 use crate::sys;
 
-/// The weight of the caller's session, as a nice value (proc_pid_autogroup(5)).
-const SESSION: &str = "/proc/self/autogroup";
 /// Linux lets unprivileged users of the machine change one weight in 100 ms (`kernel/sched/
 /// autogroup.c`): attempts and the time between them.
 const ATTEMPTS: u32 = 20;
@@ -92,17 +90,36 @@ fn confine(tid: i32, cores: &[usize]) -> io::Result<()> {
     if cores.is_empty() {
         return Ok(());
     }
+    Ok(sched_setaffinity(rustix::process::Pid::from_raw(tid), &set_of(cores))?)
+}
+
+/// Returns cores as Linux takes them.
+pub(crate) fn set_of(cores: &[usize]) -> CpuSet {
     let mut set = CpuSet::new();
     cores.iter().filter(|&&core| core < CpuSet::MAX_CPU).for_each(|&core| set.set(core));
-    Ok(sched_setaffinity(rustix::process::Pid::from_raw(tid), &set)?)
+    set
 }
 
 /// Gives the caller's session the lowest weight, where Linux groups sessions.
 fn lower_session() {
+    let own = std::process::id().cast_signed();
     for _ in 0..ATTEMPTS {
-        match fs::write(SESSION, LOWEST.to_string()) {
-            Err(error) if Errno::from_io_error(&error) == Some(Errno::AGAIN) => sleep(BETWEEN_ATTEMPTS),
-            _ => return,
+        if try_to_lower_session(own) {
+            return;
         }
+        sleep(BETWEEN_ATTEMPTS);
     }
+}
+
+/// Gives the session of a process the lowest weight (proc_pid_autogroup(5)), unless it has that.
+/// Returns false if Linux refuses it for the next 100 ms.
+pub(crate) fn try_to_lower_session(pid: i32) -> bool {
+    let file = format!("/proc/{pid}/autogroup");
+    let has_lowest = |weight: String| weight.trim_end().ends_with(&format!(" nice {LOWEST}"));
+    // There is none where Linux does not group sessions, or the process has ended.
+    if fs::read_to_string(&file).map_or(true, has_lowest) {
+        return true;
+    }
+    let refused = fs::write(file, LOWEST.to_string()).err();
+    refused.and_then(|error| Errno::from_io_error(&error)) != Some(Errno::AGAIN)
 }

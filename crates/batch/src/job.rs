@@ -1,9 +1,9 @@
 //! A batch job from its start to the end of its last process.
 //!
 //! Owns the supervision: the calling process adopts what the job leaves behind
-//! (`PR_SET_CHILD_SUBREAPER`, prctl(2)), passes signals on, answers questions ([`Desk`]), and has
-//! the program's exit status. The job leads a session of its own, so a terminal's signals reach the
-//! supervisor only.
+//! (`PR_SET_CHILD_SUBREAPER`, prctl(2)), keeps it under its conditions ([`Keeper`]), passes signals
+//! on, answers questions ([`Desk`]), and has the program's exit status. The job leads a session of
+//! its own, so a terminal's signals reach the supervisor only.
 //!
 //! | signal to the supervisor | does |
 //! |---|---|
@@ -30,6 +30,7 @@ use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SI
 use signal_hook::iterator::backend::{Handle, SignalDelivery};
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
+use crate::keep::Keeper;
 use crate::notice::{Desk, Notice};
 use crate::proc::descendants;
 use crate::usage::Account;
@@ -62,7 +63,8 @@ impl Supervisor {
     }
 
     /// Starts the program and waits until it and all that it has started have ended. Returns the
-    /// status of the program. `notice` describes the job, whose number and usage are filled in.
+    /// status of the program. `notice` describes the job, whose number and usage are filled in, and
+    /// which is kept on the cores in it.
     ///
     /// # Errors
     /// If it cannot be started.
@@ -70,7 +72,9 @@ impl Supervisor {
         let child = command.spawn()?;
         let first = Pid::from_child(&child);
         notice.pid = first.as_raw_nonzero().get();
-        let mut account = Account::of_descendants(std::process::id().cast_signed());
+        let own = std::process::id().cast_signed();
+        let mut account = Account::of_descendants(own);
+        let mut keeper = Keeper::of_descendants(own, &notice.cores);
         let mut status = None;
         loop {
             match wait(WaitOptions::NOHANG) {
@@ -88,6 +92,7 @@ impl Supervisor {
                 // Waited for, its number may be that of another process group.
                 pass(signal, status.is_none().then_some(first));
             }
+            keeper.look();
             self.answer(&mut account, &notice);
         }
         self.handle.close();

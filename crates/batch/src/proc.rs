@@ -30,6 +30,8 @@ pub struct Stat {
     pub is_runnable: bool,
     /// The parent process.
     pub parent: i32,
+    /// The session: the process that leads it.
+    pub session: i32,
     /// Whether it is one of Linux's own threads.
     pub is_kernel: bool,
     /// Processor time of the process or thread, in nanoseconds, exact to a clock tick; that of a
@@ -83,6 +85,7 @@ impl Stat {
             name,
             is_runnable: state == "R",
             parent: i32::try_from(signed(4)?).ok()?,
+            session: i32::try_from(signed(6)?).ok()?,
             is_kernel: number(9)? & KERNEL_THREAD != 0,
             process_ns: ns(14, 15)?,
             children_ns: ns(16, 17)?,
@@ -205,12 +208,12 @@ mod tests {
     fn a_name_may_contain_anything() {
         // 23 to 37 are zeros.
         let zeros = "0 ".repeat(15);
-        let before = "7 (a) R (b)) R 3 7 7 0 -1 4194304 98 0 0 0 5 4 20 10 39 19 6 0 5";
+        let before = "7 (a) R (b)) R 3 7 8 0 -1 4194304 98 0 0 0 5 4 20 10 39 19 6 0 5";
         let line = &format!("{before} {zeros}17 1 0 5 0 0 0\n");
         let stat = Stat::parse(line).unwrap();
         assert_eq!(stat.name, "a) R (b)");
         assert!(stat.is_runnable && stat.is_idle_class && !stat.is_kernel);
-        assert_eq!((stat.parent, stat.threads, stat.core), (3, 6, 1));
+        assert_eq!((stat.parent, stat.session, stat.threads, stat.core), (3, 8, 6, 1));
         assert_eq!((stat.process_ns, stat.children_ns), (90_000_000, 300_000_000));
         assert_eq!(stat.start, 5);
         let of_kthreadd = line.replacen("4194304", "2129984", 1);

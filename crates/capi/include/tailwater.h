@@ -106,7 +106,8 @@
 /// A datagram has arrived; `address` is its sender's. Its data is on loan until the next round.
 #define TW_DATAGRAM 4
 
-/// A connection that did not take all bytes of a send has room for `count` bytes again.
+/// A connection that did not take all bytes of a send has room for `count` bytes again; after
+/// `tw_loop_report_acknowledged` also one whose peer has acknowledged something.
 #define TW_WINDOW 5
 
 /// The peer has ended its stream, and all its data was reported. This side may still send.
@@ -322,6 +323,8 @@ typedef struct tw_condition {
   struct sockaddr_storage address;
   /// Bytes of `address`; 0 if it is undefined.
   socklen_t address_len;
+  /// For `TW_WINDOW`, bytes sent that the peer has acknowledged since the last such condition.
+  size_t acknowledged;
 } tw_condition;
 
 /// A class of requests.
@@ -886,6 +889,14 @@ ssize_t tw_loop_send_shared(struct tw_loop *events,
                             struct tw_handle handle,
                             const struct tw_shared *shared,
                             size_t offset);
+
+/// Sets whether each acknowledgment of a connection is reported by `TW_WINDOW`, also while every
+/// send has room: for programs that bound what is on the way to a peer. Several acknowledgments may
+/// share a condition, and while more than three quarters of the send buffer are in use they wait.
+/// Never switches threads.
+///
+/// Returns 0, `-EBADF` for a handle of no socket, `-EOPNOTSUPP` for one that is no connection.
+int tw_loop_report_acknowledged(struct tw_loop *events, struct tw_handle handle, bool report);
 
 /// Sends a datagram at once, to `to`, or to the socket's own peer if that is NULL. Never switches
 /// threads.

@@ -29,7 +29,8 @@ pub const TW_CONNECTED: u32 = 2;
 pub const TW_RECEIVED: u32 = 3;
 /// A datagram has arrived; `address` is its sender's. Its data is on loan until the next round.
 pub const TW_DATAGRAM: u32 = 4;
-/// A connection that did not take all bytes of a send has room for `count` bytes again.
+/// A connection that did not take all bytes of a send has room for `count` bytes again; after
+/// `tw_loop_report_acknowledged` also one whose peer has acknowledged something.
 pub const TW_WINDOW: u32 = 5;
 /// The peer has ended its stream, and all its data was reported. This side may still send.
 pub const TW_EOF: u32 = 6;
@@ -96,6 +97,8 @@ pub struct tw_condition {
     pub address: MaybeUninit<sockaddr_storage>,
     /// Bytes of `address`; 0 if it is undefined.
     pub address_len: socklen_t,
+    /// For `TW_WINDOW`, bytes sent that the peer has acknowledged since the last such condition.
+    pub acknowledged: usize,
 }
 
 /// A loop over any number of sockets, for one thread: conditions in batches, handled to completion.
@@ -295,6 +298,10 @@ unsafe fn show(events: &EventLoop, condition: &Condition, out: *mut tw_condition
         (&raw mut (*out).len).write(len);
         (&raw mut (*out).count).write(count);
         (&raw mut (*out).address_len).write(0);
+        (&raw mut (*out).acknowledged).write(match *condition {
+            Condition::Window { acknowledged, .. } => acknowledged,
+            _ => 0,
+        });
         if let Some(peer) = address {
             (&raw mut (*out).address_len).write(size_of::<sockaddr_storage>() as socklen_t);
             address::write(peer, (&raw mut (*out).address).cast(), &raw mut (*out).address_len);
@@ -495,6 +502,22 @@ pub unsafe extern "C" fn tw_loop_send_shared(
     }
     // SAFETY: 1. and 2. by C's contract.
     length(unsafe { self::events(events) }.send_shared(handle.get(), &bytes.slice(offset..)))
+}
+
+/// Sets whether each acknowledgment of a connection is reported by `TW_WINDOW`, also while every
+/// send has room: for programs that bound what is on the way to a peer. Several acknowledgments may
+/// share a condition, and while more than three quarters of the send buffer are in use they wait.
+/// Never switches threads.
+///
+/// Returns 0, `-EBADF` for a handle of no socket, `-EOPNOTSUPP` for one that is no connection.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn tw_loop_report_acknowledged(
+    events: *mut tw_loop,
+    handle: tw_handle,
+    report: bool,
+) -> c_int {
+    // SAFETY: 1. and 2. by C's contract.
+    status(unsafe { self::events(events) }.report_acknowledged(handle.get(), report))
 }
 
 /// Sends a datagram at once, to `to`, or to the socket's own peer if that is NULL. Never switches

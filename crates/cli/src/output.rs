@@ -7,6 +7,7 @@ use std::path::Path;
 
 use anyhow::Context;
 use rustix::fs::OFlags;
+use rustix::io::Errno;
 
 /// Writes `content` to the file `path`, to its last byte.
 ///
@@ -28,7 +29,14 @@ pub fn write_private(
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
     options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
-    write_to(path, |path| options.open(path), content)
+    let open = |path: &Path| match options.open(path) {
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => {
+            let why = "it is a symbolic link, through which nothing is written: name the file itself, or - for standard output";
+            Err(std::io::Error::new(error.kind(), why))
+        }
+        result => result,
+    };
+    write_to(path, open, content)
 }
 
 fn write_to(
@@ -56,7 +64,8 @@ mod tests {
         write_private(&file, |out| Ok(out.write_all(b"one")?)).unwrap();
         assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        write_private(&link, |out| Ok(out.write_all(b"two")?)).unwrap_err();
+        let refused = write_private(&link, |out| Ok(out.write_all(b"two")?)).unwrap_err();
+        assert!(format!("{refused:#}").contains("symbolic link"), "{refused:#}");
         assert_eq!(std::fs::read(&file).unwrap(), b"one");
     }
 

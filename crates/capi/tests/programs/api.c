@@ -437,6 +437,13 @@ static void event_loop(void) {
     CHECK(memcmp(data, "bc", 2) == 0 && tw_loop_is_eof(events, server) == 0);
     CHECK(tw_loop_consume(events, server, 2) == 0 && tw_loop_sendto(events, client, "x", 1, NULL, 0) == -EOPNOTSUPP);
 
+    /* What the peer has acknowledged is counted on demand, while every send has room. */
+    CHECK(tw_loop_report_acknowledged(events, client, true) == 0);
+    size_t acknowledged = 0;
+    while (acknowledged < 3) acknowledged += expect(events, TW_WINDOW, 2).acknowledged;
+    CHECK(acknowledged == 3 && tw_loop_report_acknowledged(events, client, false) == 0);
+    has_room = false;
+
     /* More than a send buffer has room for, from shared bytes: TW_WINDOW reports room. */
     size_t sent = 0, got = 0;
     ssize_t taken;
@@ -465,6 +472,7 @@ static void event_loop(void) {
     it = expect(events, TW_DATAGRAM, 5);
     CHECK(it.len == 8 && memcmp(it.data, "datagram", 8) == 0 && it.address.ss_family == AF_INET);
     CHECK(tw_loop_data(events, datagrams, &data) == -EOPNOTSUPP);
+    CHECK(tw_loop_report_acknowledged(events, datagrams, true) == -EOPNOTSUPP);
     tw_thread_spawn(NULL, NULL, wake, events);
     expect(events, TW_WOKEN, 0);
     /* A connection that is refused. */

@@ -24,8 +24,8 @@ mod tests;
 mod trigger;
 pub mod watch;
 
-use std::io::{IsTerminal, Write, stderr, stdout};
-use std::path::PathBuf;
+use std::io::{BufWriter, IsTerminal, Write, stderr, stdout};
+use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
@@ -114,7 +114,8 @@ pub struct TraceArgs {
     /// Number of the slowest requests to show
     #[arg(long, value_name = "K", default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..=1000))]
     slowest: u16,
-    /// Write all requests and cores as JSON for ui.perfetto.dev or chrome://tracing
+    /// Write all requests and cores as JSON for ui.perfetto.dev or chrome://tracing; -: to standard
+    /// output, and the report to standard error
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
 }
@@ -143,15 +144,24 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let seen = linux.as_ref().map(Linux::seen);
     let losses = Losses { events: watch.overwritten, steps: collector.lost_steps };
     let report = Report::new(&collector, &watch.names, watch.clock(), losses);
+    let is_standard_output = args.out.as_deref() == Some(Path::new("-"));
     if let Some(path) = &args.out {
         let document = perfetto::document(&collector, &watch.names, watch.clock(), end, seen.as_ref());
-        output::write_private(path, |out| Ok(serde_json::to_writer(out, &document)?))?;
+        let to_json = |out: &mut dyn Write| Ok(serde_json::to_writer(out, &document)?);
+        match is_standard_output {
+            true => to_json(&mut BufWriter::new(stdout().lock()))?,
+            false => output::write_private(path, to_json)?,
+        }
     }
     if let Some(lost @ 1..) = seen.map(|seen| seen.lost) {
         note!("{lost} events of Linux were lost: the file lacks them");
     }
     // Last: a closed standard output must not cost a file.
-    write!(stdout(), "{}", report.text(args.slowest.into()))?;
+    let text = report.text(args.slowest.into());
+    match is_standard_output {
+        true => write!(stderr(), "{text}")?,
+        false => write!(stdout(), "{text}")?,
+    }
     anyhow::ensure!(connected, "the IOKernel ended the trace");
     Ok(())
 }

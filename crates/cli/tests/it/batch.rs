@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use rustix::process::{Pid, PidfdFlags, Signal, geteuid, kill_process, pidfd_open, pidfd_send_signal};
-use rustix::thread::sched_getaffinity;
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use serde_json::Value;
 use tailwater_testkit::{Program, eventually, socket_name, text, until};
 
@@ -90,6 +90,23 @@ fn a_program_and_its_children_run_in_the_lowest_rank_on_the_lent_cores() {
     }
     kill_process(pid(child), Signal::TERM).unwrap();
     assert_eq!(shell.wait().code(), Some(7));
+}
+
+#[test]
+fn a_daemon_that_chooses_cores_and_a_session_of_its_own_is_kept_under_the_conditions() {
+    let socket = socket_name("batch-kept");
+    let _iokernel = iokernel(&socket, &[]);
+    // As a daemon: its parent ends, and it leads a session.
+    let mut shell = job(&socket, "(setsid sleep 1000 & echo child $!) & wait");
+    let (child, _child) = guarded(&mut shell, "child ");
+    until("it leads a session", || stat(child, 6) == child.to_string());
+    sched_setaffinity(Some(pid(child)), &sched_getaffinity(None).unwrap()).unwrap();
+    let lent = lent(&socket);
+    until("it is on the lent cores again", || conditions(child) == (true, lent.clone()));
+    let weight = || fs::read_to_string(format!("/proc/{child}/autogroup"));
+    if weight().is_ok() {
+        until("its session has the lowest weight", || weight().unwrap().trim().ends_with("nice 19"));
+    }
 }
 
 #[test]

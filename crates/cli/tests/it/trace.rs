@@ -207,6 +207,10 @@ fn a_trace_has_what_linux_did_and_a_program_that_has_ended_keeps_its_name() {
     assert!(!text(&output.stderr).contains("refuses the program"), "{}", text(&output.stderr));
     assert_ne!(is_there(&document, "Linux on lent cores"), refusal, "{}", text(&output.stderr));
 
+    let piped = succeeds(&["trace", "--iokernel", &socket, "--duration", "200ms", "--out", "-"]).unwrap();
+    assert!(is_there(&serde_json::from_slice(&piped.stdout).unwrap(), "web kthread 0"), "{piped:?}");
+    assert!(text(&piped.stderr).contains("requests traced"), "{}", text(&piped.stderr));
+
     // Another program gets its place.
     web.kill();
     until("the program is gone", || {

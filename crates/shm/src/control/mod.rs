@@ -384,6 +384,10 @@ fn system(path: &str, action: &'static str) -> impl Fn(Errno) -> ControlError {
                 "; as many connections as Linux keeps wait there, and none is accepted: is the IOKernel stopped?"
             }
             ("bind", Errno::ADDRINUSE) => "; another IOKernel runs there: stop it or choose another --socket",
+            ("connect", Errno::ACCESS | Errno::PERM) => {
+                "; that IOKernel is not open to this user: its administrator adds a [[grant]] for the user to its \
+                 configuration and reloads it"
+            }
             (_, Errno::ACCESS | Errno::PERM) => "; choose a --socket in a directory you may write",
             _ => "",
         };
@@ -611,6 +615,14 @@ mod tests {
         let listener = serve(&path, |_| ()).unwrap();
         let client = dial(&path).unwrap();
         (client, accept(&listener).unwrap())
+    }
+
+    #[test]
+    fn a_user_to_whom_a_socket_is_closed_needs_a_grant_and_no_other_socket() {
+        let refused = |action| system("/run/tailwater/socket", action)(Errno::ACCESS).to_string();
+        let dialled = refused("connect");
+        assert!(dialled.contains("[[grant]]") && !dialled.contains("--socket"), "{dialled}");
+        assert!(refused("bind").contains("--socket"), "one that listens chooses its own");
     }
 
     #[test]
