@@ -167,26 +167,28 @@ func (k *kubelet) registered() {
 	}
 }
 
-// Allocates devices; returns the environment that a container with a core gets.
-func (k *kubelet) allocates(socket string) []string {
-	folder := filepath.Dir(socket)
-	mount := []string{fmt.Sprint(folder, " at ", folder, ", read-only: true")}
-	got, mounts := k.allocate(core, 1)
-	same("a core comes with its variables", got, map[string]string{"TAILWATER_IOKERNEL": socket,
-		"TAILWATER_KTHREADS": "1", "TAILWATER_GUARANTEED": "1"})
-	same("and the folder of the socket", mounts, mount)
-	second, mounts := k.allocate(batch, 1)
-	same("a batch core comes with its variables", second, map[string]string{"TAILWATER_IOKERNEL": socket,
-		"TAILWATER_KTHREADS": "1", "TAILWATER_CLASS": "best-effort"})
-	same("and the same folder", mounts, mount)
-	var environment []string
-	for name, value := range got {
-		environment = append(environment, name+"="+value)
-	}
-	return environment
+// What a container gets with its devices.
+type given struct {
+	env         []string
+	annotations map[string]string
 }
 
-func (k *kubelet) allocate(resource string, count int) (variables map[string]string, mounts []string) {
+// Allocates devices; returns what a container with a core gets, and one with a batch core.
+func (k *kubelet) allocates(socket string) (service, job given) {
+	folder := filepath.Dir(socket)
+	mount := []string{fmt.Sprint(folder, " at ", folder, ", read-only: true")}
+	service, mounts := k.allocate(core, 1)
+	same("a core comes with its variables and its annotation", service, given{[]string{"TAILWATER_GUARANTEED=1",
+		"TAILWATER_IOKERNEL=" + socket, "TAILWATER_KTHREADS=1"}, map[string]string{core: "1"}})
+	same("and the folder of the socket", mounts, mount)
+	job, mounts = k.allocate(batch, 1)
+	same("a batch core comes with its variables and its annotation", job, given{[]string{"TAILWATER_CLASS=best-effort",
+		"TAILWATER_IOKERNEL=" + socket, "TAILWATER_KTHREADS=1"}, map[string]string{batch: "1"}})
+	same("and the same folder", mounts, mount)
+	return service, job
+}
+
+func (k *kubelet) allocate(resource string, count int) (gets given, mounts []string) {
 	k.lock.Lock()
 	p := k.plugins[resource]
 	client, devices := p.client, p.devices
@@ -202,12 +204,17 @@ func (k *kubelet) allocate(resource string, count int) (variables map[string]str
 	if err != nil || len(answer.ContainerResponses) != 1 {
 		fail("Allocate of %s: %v, %v", resource, answer, err)
 	}
-	given := answer.ContainerResponses[0]
-	for _, m := range given.Mounts {
+	answered := answer.ContainerResponses[0]
+	for _, m := range answered.Mounts {
 		mounts = append(mounts, fmt.Sprint(m.HostPath, " at ", m.ContainerPath, ", read-only: ", m.ReadOnly))
 	}
-	if len(given.Devices)+len(given.Annotations)+len(given.CdiDevices) != 0 {
-		fail("Allocate of %s gives more: %v", resource, given)
+	if len(answered.Devices)+len(answered.CdiDevices) != 0 {
+		fail("Allocate of %s gives more: %v", resource, answered)
 	}
-	return given.Envs, mounts
+	for name, value := range answered.Envs {
+		gets.env = append(gets.env, name+"="+value)
+	}
+	slices.Sort(gets.env)
+	gets.annotations = answered.Annotations
+	return gets, mounts
 }

@@ -168,10 +168,10 @@ func (n *node) try() {
 	kubelet.offers(core, 1, 1)
 	kubelet.offers(batch, 1, 1)
 	kubelet.registered()
-	given := kubelet.allocates(n.socket())
+	service, job := kubelet.allocates(n.socket())
 	containers.connected("the agent is configured and synchronized", 1)
-	named := containers.creates(n.socket(), given)
-	n.registers(append(given, named...), kubelet)
+	named := containers.creates(service, job)
+	n.registers(append(service.env, named...), kubelet)
 
 	fmt.Println("--- the kubelet starts again")
 	kubelet.stop()

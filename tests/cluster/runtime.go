@@ -8,6 +8,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"maps"
+	"os"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -59,7 +61,8 @@ func (r *containerRuntime) stop() {
 	}
 }
 
-// Tells a plugin of the containers that there are: 6 MB of them, of which a message holds 4.
+// Tells a plugin of the containers that there are: 6 MB of them, of which a message holds 4. The first
+// has a core, the last a pod with the annotation; both started while no agent ran.
 func (r *containerRuntime) synchronize(ctx context.Context, tell nri.SyncCB) error {
 	var pods []*api.PodSandbox
 	var containers []*api.Container
@@ -69,9 +72,21 @@ func (r *containerRuntime) synchronize(ctx context.Context, tell nri.SyncCB) err
 		containers = append(containers, &api.Container{Id: id, PodSandboxId: id, Name: "web",
 			Env: []string{"TEXT=" + strings.Repeat("x", 2000)}})
 	}
+	last := len(pods) - 1
+	containers[0].Annotations = map[string]string{core: "1"}
+	pods[last].Annotations = bestEffort
 	updates, err := tell(ctx, pods, containers)
-	if err == nil && len(updates) > 0 {
-		err = fmt.Errorf("containers that exist are changed: %v", updates)
+	limits := map[string]string{}
+	for _, u := range updates {
+		cpu := u.Linux.Resources.Cpu
+		limits[u.ContainerId] = fmt.Sprint("cores ", cpu.Cpus, ", quota ", cpu.Quota.GetValue())
+	}
+	late := map[string]string{"0": "cores , quota -1", fmt.Sprint(last): "cores 1, quota 0"}
+	if r.synchronized.Load() == 0 {
+		late = nil // At its start it has no plugin.
+	}
+	if err == nil && !maps.Equal(limits, late) {
+		err = fmt.Errorf("containers that exist get %v, not %v", limits, late)
 	}
 	if err != nil {
 		text := err.Error()
@@ -88,7 +103,7 @@ func (r *containerRuntime) connected(what string, times int32) {
 		if text := r.failed.Load(); text != nil {
 			fail("%s: %s", what, *text)
 		}
-		// The runtime synchronizes plugins at its start, too: none.
+		// One more, at its start.
 		return r.synchronized.Load() == times+1
 	}, func() string { return fmt.Sprint(r.synchronized.Load()) })
 	// NRI holds this lock until the plugin is in its list.
@@ -107,12 +122,14 @@ type container struct {
 }
 
 // Creates a container of a pod with half a core's limit and CPUs 0 to 1.
-func (r *containerRuntime) create(pod, name string, annotations map[string]string, env ...string) container {
+func (r *containerRuntime) create(pod, name string, annotations map[string]string, with given) container {
+	own := map[string]string{"io.kubernetes.container": name}
+	maps.Copy(own, with.annotations)
 	answer, err := r.CreateContainer(context.Background(), &nri.CreateContainerRequest{
 		Pod: &api.PodSandbox{Id: "1", Name: pod, Uid: "u", Namespace: "shop", Annotations: annotations,
 			Labels: map[string]string{"app": pod}, RuntimeHandler: "runc", Pid: 1, Ips: []string{"10.0.0.1"}},
-		Container: &api.Container{Id: "2", PodSandboxId: "1", Name: name, Env: env, Args: []string{"/bin/" + name},
-			Annotations: map[string]string{"io.kubernetes.container": name},
+		Container: &api.Container{Id: "2", PodSandboxId: "1", Name: name, Env: with.env, Args: []string{"/bin/" + name},
+			Annotations: own,
 			Linux: &api.LinuxContainer{Resources: &api.LinuxResources{Cpu: &api.LinuxCPU{
 				Quota: api.Int64(50_000), Period: api.UInt64(100_000), Cpus: "0-1"}}}},
 	})
@@ -120,7 +137,7 @@ func (r *containerRuntime) create(pod, name string, annotations map[string]strin
 		fail("CreateContainer: %v", err)
 	}
 	quota, period := int64(50_000), uint64(100_000)
-	spec := &oci.Spec{Process: &oci.Process{Env: slices.Clone(env)}, Linux: &oci.Linux{Resources: &oci.LinuxResources{
+	spec := &oci.Spec{Process: &oci.Process{Env: slices.Clone(with.env)}, Linux: &oci.Linux{Resources: &oci.LinuxResources{
 		CPU: &oci.LinuxCPU{Quota: &quota, Period: &period, Cpus: "0-1"}}}}
 	generator := generate.NewFromSpec(spec)
 	if err := adjusted.SpecGenerator(&generator).Adjust(answer.Adjust); err != nil {
@@ -143,11 +160,11 @@ func (r *containerRuntime) create(pod, name string, annotations map[string]strin
 
 // Changes the limits of a running container: CPU 0 only, as a kubelet with the CPU manager `static`
 // does, and a quarter of a core. Returns what the runtime would set.
-func (r *containerRuntime) update(pod, name string, annotations map[string]string, env ...string) string {
+func (r *containerRuntime) update(pod, name string, annotations map[string]string, with given) string {
 	requested := &api.LinuxResources{Cpu: &api.LinuxCPU{Quota: api.Int64(25_000), Cpus: "0"}}
 	answer, err := r.UpdateContainer(context.Background(), &nri.UpdateContainerRequest{
 		Pod:            &api.PodSandbox{Id: "1", Name: pod, Namespace: "shop", Annotations: annotations},
-		Container:      &api.Container{Id: "2", PodSandboxId: "1", Name: name, Env: env},
+		Container:      &api.Container{Id: "2", PodSandboxId: "1", Name: name, Env: with.env, Annotations: with.annotations},
 		LinuxResources: requested,
 	})
 	if err != nil {
@@ -167,30 +184,41 @@ func (r *containerRuntime) update(pod, name string, annotations map[string]strin
 
 var bestEffort = map[string]string{"tailwater.io/class": "best-effort", "other": "kept"}
 
-// What containers get. Returns the variables of one with devices, which have the environment `given`.
-func (r *containerRuntime) creates(socket string, given []string) []string {
-	job := r.create("xz-1", "xz", bestEffort, "PATH=/bin")
+// With control groups of version 1 there is no cpu.idle, and a container runtime refuses it.
+func idle() map[string]string {
+	if _, err := os.Stat("/sys/fs/cgroup/cgroup.controllers"); err != nil {
+		return nil
+	}
+	return map[string]string{"cpu.idle": "1"}
+}
+
+// What containers get: ordinary ones, one with a core, one with a batch core. Returns the further
+// variables of the second.
+func (r *containerRuntime) creates(core, batch given) []string {
+	plain := given{env: []string{"PATH=/bin"}}
+	job := r.create("xz-1", "xz", bestEffort, plain)
 	same("a container of an annotated pod has the lent cores", job.cpus, "1")
-	same("its control group is idle", job.unified, map[string]string{"cpu.idle": "1"})
+	same("its control group is idle, with version 2", job.unified, idle())
 	same("so is its I/O", job.io, "IOPRIO_CLASS_IDLE 0")
 	same("it has no variable of the agent", job.env, []string{"PATH=/bin"})
 	same("and no mount: no way to the socket", job.mounts, []string(nil))
-	same("it keeps the lent cores when the kubelet gives it others", r.update("xz-1", "xz", bestEffort, job.env...), "1 25000")
+	same("it keeps the lent cores when the kubelet gives it others", r.update("xz-1", "xz", bestEffort, plain), "1 25000")
 	same("its limit and annotations are as they were", []any{job.quota, len(job.annotations)}, []any{int64(50_000), 0})
 
-	devices := []string{"TAILWATER_IOKERNEL=" + socket, "TAILWATER_KTHREADS=1"}
-	both := r.create("xz-2", "xz", bestEffort, append(devices, "TAILWATER_CLASS=best-effort")...)
-	same("one with batch devices besides keeps its limit, and has no further mount", []any{both.quota, both.mounts, both.cpus},
+	with := r.create("xz-2", "xz", nil, batch)
+	same("so has one with a batch core, which keeps its limit, and gets no further mount", []any{with.quota, with.mounts, with.cpus},
 		[]any{int64(50_000), []string(nil), "1"})
 
-	service := r.create("web-1", "web", nil, given...)
+	service := r.create("web-1", "web", nil, core)
 	name := "TAILWATER_NAME=shop/web-1/web"
-	expected := append([]string{name}, given...)
+	expected := append([]string{name}, core.env...)
 	slices.Sort(expected)
 	same("a container with a core has a name and no limit, and all else as before", service,
 		container{env: expected, cpus: "0-1", quota: -1})
-	same("it has no limit when its pod is resized, either", r.update("web-1", "web", nil, service.env...), "0 -1")
-	same("others are changed as requested", r.update("db-1", "db", nil), "0 25000")
+	same("it has no limit when its pod is resized, either", r.update("web-1", "web", nil, core), "0 -1")
+	same("others are changed as requested", r.update("db-1", "db", nil, plain), "0 25000")
+	same("one that has the variables only keeps its limit", r.create("db-1", "db", nil, given{env: core.env}),
+		container{env: core.env, cpus: "0-1", quota: 50_000})
 	r.leavesAlone()
 	return []string{name}
 }
@@ -199,13 +227,13 @@ func (r *containerRuntime) creates(socket string, given []string) []string {
 func (r *containerRuntime) leavesAlone() {
 	long := "TEXT=" + strings.Repeat("x", 100_000)
 	same("another container is left as it is, also one with 100 KB of environment",
-		r.create("db-1", "db", map[string]string{"other": "kept"}, long),
+		r.create("db-1", "db", map[string]string{"other": "kept"}, given{env: []string{long}}),
 		container{env: []string{long}, cpus: "0-1", quota: 50_000})
 }
 
 // A co-runner that starts while there is no IOKernel.
 func (r *containerRuntime) keepsCores() {
-	job := r.create("xz-3", "xz", bestEffort)
+	job := r.create("xz-3", "xz", bestEffort, given{})
 	same("without an IOKernel a co-runner keeps its cores and is idle", []any{job.cpus, job.unified},
-		[]any{"0-1", map[string]string{"cpu.idle": "1"}})
+		[]any{"0-1", idle()})
 }

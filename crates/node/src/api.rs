@@ -103,6 +103,9 @@ pub struct Given {
     /// Mounts.
     #[prost(message, repeated, tag = "2")]
     pub mounts: Vec<Mount>,
+    /// Annotations of the container at the container runtime, which no author of a pod writes.
+    #[prost(map = "string, string", tag = "4")]
+    pub annotations: HashMap<String, String>,
 }
 
 /// A folder of the node in a container.

@@ -9,14 +9,14 @@
 //! | [`nri`] | the plugin of the container runtime, which changes containers before they start |
 //!
 //! The agent keeps nothing: what pods hold is the kubelet's record, and what a container was given
-//! is the container's. So it may end and start at any time; a container that starts meanwhile is
-//! not adjusted, and stays so.
+//! is the container's. So it may end and start at any time; a container that starts meanwhile gets
+//! its limits at the agent's next start, and neither a name nor `cpu.idle`.
 //!
 //! # Crash and lie
 //!
 //! | what happens | then |
 //! |---|---|
-//! | the agent ends | pods run on; the kubelet starts no further pod with these resources until it is back; other containers start as they are |
+//! | the agent ends | pods run on; the kubelet starts no further pod with these resources until it is back; other containers start as they are, and get their limits then |
 //! | the kubelet ends | pods run on; the agent registers again as soon as there is a new `kubelet.sock` |
 //! | the IOKernel ends | after five seconds its cores are unhealthy, so that no pod is started with them; pods wait for it and attach again |
 //! | the folder of the IOKernel's socket is deleted | the agent ends: it has a mount of that folder, in which no socket will appear; its next start has the new one |

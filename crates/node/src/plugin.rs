@@ -186,7 +186,9 @@ impl Plugin {
         // The folder: another IOKernel makes another socket there. Linux lets a program connect to
         // a socket of a read-only mount.
         let mount = Mount { container_path: folder.clone(), host_path: folder, read_only: true };
-        Given { variables, mounts: vec![mount] }
+        // What the NRI plugin knows the container by: its author can write variables, too.
+        let annotations = HashMap::from([(self.kind.resource().to_owned(), devices.to_string())]);
+        Given { variables, mounts: vec![mount], annotations }
     }
 
     async fn answer(self, request: http::Request<Body>) -> http::Response<Body> {

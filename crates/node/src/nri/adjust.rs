@@ -1,4 +1,5 @@
-//! What a container gets before it starts, and keeps when its limits are changed.
+//! What a container gets before it starts, keeps when its limits are changed, and gets late if it
+//! started while no agent ran.
 //!
 //! Pure. A container of a pod with the annotation `tailwater.io/class: best-effort`, and one with
 //! devices `tailwater.io/batch-core`, becomes a batch co-runner, as by `tailwater run --batch
@@ -6,15 +7,22 @@
 //! container with devices of this agent gets its name; one of a service loses its CPU limit, which
 //! would stop its kthreads. All others are left as they are.
 //!
+//! Devices are known by the annotation of the container that the device plugin gave with them. Its
+//! environment would not do: the author of a pod can write the same variables, and would be rid of
+//! the limit.
+//!
 //! No container gets the IOKernel's socket here; it comes with devices. The right to annotate a pod
 //! thus gives no access to the IOKernel, which takes root of a container without a user namespace
 //! for root of the node.
 
+use std::collections::HashMap;
+
 use super::api::{
-    Adjustment, Container, ContainerRequest, Cpu, IDLE, IoPriority, Linux, Number, Pod, Resources, Update,
-    UpdateLinux, Variable,
+    Adjustment, Container, ContainerRequest, Cpu, IDLE, IoPriority, Linux, Number, Pod, Resources,
+    Synchronize, Update, UpdateLinux, Variable,
 };
 use crate::cores::{Look, name};
+use crate::plugin::Kind;
 
 /// The annotation, and its one value.
 const CLASS: (&str, &str) = ("tailwater.io/class", "best-effort");
@@ -29,12 +37,15 @@ struct Ours<'a> {
 }
 
 impl<'a> Ours<'a> {
-    fn of(request: &'a ContainerRequest) -> Option<Self> {
-        let (pod, container) = (request.pod.as_ref()?, request.container.as_ref()?);
-        let has_devices = value(container, "TAILWATER_IOKERNEL").is_some()
-            && value(container, "TAILWATER_KTHREADS").is_some();
-        let is_batch = pod.annotations.get(CLASS.0).is_some_and(|class| class == CLASS.1)
-            || has_devices && value(container, "TAILWATER_CLASS") == Some(CLASS.1);
+    fn of(pod: &'a Pod, container: &'a Container) -> Option<Self> {
+        // A container runtime may be configured to hand annotations of pods on to containers.
+        let has = |kind: Kind| {
+            let resource = kind.resource();
+            container.annotations.contains_key(resource) && !pod.annotations.contains_key(resource)
+        };
+        let has_devices = has(Kind::Core) || has(Kind::Batch);
+        let is_annotated = pod.annotations.get(CLASS.0).is_some_and(|class| class == CLASS.1);
+        let is_batch = is_annotated || has(Kind::Batch);
         (is_batch || has_devices).then_some(Self { pod, container, is_batch, has_devices })
     }
 
@@ -43,6 +54,15 @@ impl<'a> Ours<'a> {
         // No list at all would mean all cores.
         let cpus = look.filter(|_| self.is_batch).map(Look::cpuset).unwrap_or_default();
         Cpu { quota: (!self.is_batch).then_some(Number { value: -1 }), cpus }
+    }
+
+    /// Returns the limits of one that exists.
+    fn update(&self, look: Option<&Look>) -> Update {
+        let resources = Resources { cpu: Some(self.cpu(look)), ..Resources::default() };
+        Update {
+            container: self.container.id.clone(),
+            linux: Some(UpdateLinux { resources: Some(resources) }),
+        }
     }
 }
 
@@ -53,10 +73,11 @@ fn value<'a>(container: &'a Container, key: &str) -> Option<&'a str> {
 }
 
 /// Returns what is changed; `None`: nothing. `look` is `None` while no IOKernel answers: a
-/// co-runner is then idle, and has the cores that it had.
+/// co-runner is then idle, and has the cores that it had. `has_idle`: control groups are of version
+/// 2; a container runtime refuses their files elsewhere.
 #[must_use]
-pub fn adjust(request: &ContainerRequest, look: Option<&Look>) -> Option<Adjustment> {
-    let ours = Ours::of(request)?;
+pub fn adjust(request: &ContainerRequest, look: Option<&Look>, has_idle: bool) -> Option<Adjustment> {
+    let ours = Ours::of(request.pod.as_ref()?, request.container.as_ref()?)?;
     let Ours { pod, container, is_batch, has_devices } = ours;
     let mut adjustment = Adjustment::default();
     if has_devices {
@@ -75,7 +96,7 @@ pub fn adjust(request: &ContainerRequest, look: Option<&Look>) -> Option<Adjustm
         }
     }
     let mut resources = Resources { cpu: Some(ours.cpu(look)), ..Resources::default() };
-    if is_batch {
+    if is_batch && has_idle {
         resources.unified.insert("cpu.idle".to_owned(), "1".to_owned());
     }
     let io_priority = is_batch.then_some(IoPriority { class: IDLE });
@@ -88,29 +109,73 @@ pub fn adjust(request: &ContainerRequest, look: Option<&Look>) -> Option<Adjustm
 /// resized gets its CPU limit anew.
 #[must_use]
 pub fn keep(request: &ContainerRequest, look: Option<&Look>) -> Option<Update> {
-    let ours = Ours::of(request)?;
-    let resources = Resources { cpu: Some(ours.cpu(look)), ..Resources::default() };
-    Some(Update {
-        container: ours.container.id.clone(),
-        linux: Some(UpdateLinux { resources: Some(resources) }),
-    })
+    Some(Ours::of(request.pod.as_ref()?, request.container.as_ref()?)?.update(look))
+}
+
+/// The containers that exist, as far as the parts of their list have come.
+#[derive(Debug, Default)]
+pub struct Existing {
+    /// By number.
+    pods: HashMap<String, Pod>,
+    containers: Vec<Container>,
+}
+
+impl Existing {
+    /// Enters a part. Of annotations and environments, which are long, only what counts is kept.
+    pub fn enter(&mut self, part: Synchronize) {
+        let counts = |key: &String, _: &mut String| key.starts_with("tailwater.io/");
+        for mut pod in part.pods {
+            pod.annotations.retain(counts);
+            self.pods.insert(pod.id.clone(), pod);
+        }
+        for mut container in part.containers {
+            container.annotations.retain(counts);
+            container.variables.clear();
+            self.containers.push(container);
+        }
+    }
+
+    /// Returns what becomes of their limits. The name, the class of I/O and `cpu.idle` are given to
+    /// a container before it starts only.
+    #[must_use]
+    pub fn updates(&self, look: Option<&Look>) -> Vec<Update> {
+        let ours = self
+            .containers
+            .iter()
+            .filter_map(|container| Ours::of(self.pods.get(&container.pod)?, container));
+        ours.map(|ours| ours.update(look)).collect()
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn request(class: Option<&str>, variables: &[&str]) -> ContainerRequest {
+    const CORE: &str = "tailwater.io/core";
+    const BATCH: &str = "tailwater.io/batch-core";
+
+    fn map(keys: &[&str]) -> HashMap<String, String> {
+        keys.iter().map(|&key| (key.to_owned(), "2".to_owned())).collect()
+    }
+
+    /// A container of a pod of a class, with devices of a resource.
+    fn request(class: Option<&str>, devices: Option<&str>, variables: &[&str]) -> ContainerRequest {
         let annotations = class.map(|class| (CLASS.0.to_owned(), class.to_owned())).into_iter().collect();
-        let pod = Pod { name: "xz-1".to_owned(), namespace: "night".to_owned(), annotations };
+        let namespace = "night".to_owned();
+        let pod = Pod { id: "p".to_owned(), name: "xz-1".to_owned(), namespace, annotations };
         let variables = variables.iter().map(|&variable| variable.to_owned()).collect();
-        let container = Container { id: "7".to_owned(), name: "xz".to_owned(), variables };
+        let (id, name) = ("7".to_owned(), "xz".to_owned());
+        let annotations = map(devices.as_slice());
+        let container = Container { id, pod: "p".to_owned(), name, annotations, variables };
         ContainerRequest { pod: Some(pod), container: Some(container) }
     }
 
-    fn adjusted(class: Option<&str>, variables: &[&str]) -> Option<Adjustment> {
-        let look = Look { managed: vec![1, 3], guaranteed_outside: 0, held: 0 };
-        adjust(&request(class, variables), Some(&look))
+    fn look() -> Look {
+        Look { managed: vec![1, 3], guaranteed_outside: 0, held: 0 }
+    }
+
+    fn adjusted(class: Option<&str>, devices: Option<&str>, variables: &[&str]) -> Option<Adjustment> {
+        adjust(&request(class, devices, variables), Some(&look()), true)
     }
 
     fn variable<'a>(adjustment: &'a Adjustment, key: &str) -> Option<&'a str> {
@@ -120,23 +185,23 @@ mod tests {
 
     #[test]
     fn a_container_of_an_annotated_pod_is_a_co_runner_on_the_lent_cores() {
-        let adjustment = adjusted(Some("best-effort"), &["PATH=/bin"]).unwrap();
+        let adjustment = adjusted(Some("best-effort"), None, &["PATH=/bin"]).unwrap();
         let linux = adjustment.linux.as_ref().unwrap();
         let resources = linux.resources.as_ref().unwrap();
         assert_eq!(resources.cpu, Some(Cpu { quota: None, cpus: "1,3".to_owned() }));
         assert_eq!(resources.unified["cpu.idle"], "1");
         assert_eq!(linux.io_priority, Some(IoPriority { class: IDLE }));
         assert_eq!(adjustment.variables, [], "no way to the socket");
-        // Without an IOKernel: no list, which leaves the cores as they are.
-        let without = adjust(&request(Some("best-effort"), &[]), None).unwrap();
-        assert_eq!(without.linux.unwrap().resources.unwrap().cpu, Some(Cpu::default()));
+        // Without an IOKernel: no list, which leaves the cores as they are. With control groups of
+        // version 1: no file of version 2.
+        let without = adjust(&request(Some("best-effort"), None, &[]), None, false).unwrap();
+        let resources = without.linux.unwrap().resources.unwrap();
+        assert_eq!((resources.cpu, resources.unified), (Some(Cpu::default()), HashMap::new()));
     }
-
-    const DEVICES: [&str; 2] = ["TAILWATER_IOKERNEL=/run/tailwater/socket", "TAILWATER_KTHREADS=2"];
 
     #[test]
     fn a_service_with_devices_gets_its_name_and_loses_its_limit() {
-        let adjustment = adjusted(None, &DEVICES).unwrap();
+        let adjustment = adjusted(None, Some(CORE), &[]).unwrap();
         let resources = adjustment.linux.as_ref().unwrap().resources.as_ref().unwrap();
         assert_eq!(resources.cpu.as_ref().unwrap().quota, Some(Number { value: -1 }));
         assert!(resources.unified.is_empty());
@@ -147,8 +212,7 @@ mod tests {
     #[test]
     fn a_name_of_the_pods_own_stays_if_it_is_in_its_namespace() {
         let named = |name: &str| {
-            let variable_of_pod = format!("TAILWATER_NAME={name}");
-            let adjustment = adjusted(None, &[DEVICES[0], DEVICES[1], &variable_of_pod]).unwrap();
+            let adjustment = adjusted(None, Some(CORE), &[&format!("TAILWATER_NAME={name}")]).unwrap();
             variable(&adjustment, "TAILWATER_NAME").unwrap_or(name).to_owned()
         };
         assert_eq!(named("night/mine"), "night/mine");
@@ -159,38 +223,81 @@ mod tests {
 
     #[test]
     fn a_container_with_devices_of_batch_is_a_co_runner_and_keeps_its_limit() {
-        let classed = [DEVICES[0], DEVICES[1], "TAILWATER_CLASS=best-effort"];
-        for (class, variables) in [(None, &classed[..]), (Some("best-effort"), &DEVICES[..])] {
-            let adjustment = adjusted(class, variables).unwrap();
+        for (class, devices) in [(None, BATCH), (Some("best-effort"), CORE)] {
+            let adjustment = adjusted(class, Some(devices), &[]).unwrap();
             let resources = adjustment.linux.as_ref().unwrap().resources.as_ref().unwrap();
-            assert_eq!(resources.cpu, Some(Cpu { quota: None, cpus: "1,3".to_owned() }), "{variables:?}");
+            assert_eq!(resources.cpu, Some(Cpu { quota: None, cpus: "1,3".to_owned() }), "{devices}");
             assert_eq!(resources.unified["cpu.idle"], "1");
             assert_eq!(variable(&adjustment, "TAILWATER_NAME"), Some("night/xz-1/xz"));
+            assert_eq!(variable(&adjustment, "TAILWATER_CLASS"), Some("best-effort"));
         }
-        let annotated = adjusted(Some("best-effort"), &DEVICES).unwrap();
-        assert_eq!(variable(&annotated, "TAILWATER_CLASS"), Some("best-effort"));
+    }
+
+    #[test]
+    fn a_pods_author_is_not_rid_of_the_limit_by_variables_and_annotations() {
+        let all = [
+            "TAILWATER_IOKERNEL=/run/tailwater/socket",
+            "TAILWATER_KTHREADS=2",
+            "TAILWATER_CLASS=best-effort",
+        ];
+        assert_eq!(adjusted(None, None, &all), None);
+        // A container runtime may be configured to hand the annotations of a pod on.
+        for resource in [CORE, BATCH] {
+            let mut handed_on = request(None, Some(resource), &all);
+            handed_on.pod.as_mut().unwrap().annotations = map(&[resource]);
+            assert_eq!(adjust(&handed_on, Some(&look()), true), None);
+        }
     }
 
     #[test]
     fn what_a_container_was_given_stays_when_its_limits_are_changed() {
-        let look = Look { managed: vec![1, 3], guaranteed_outside: 0, held: 0 };
-        let kept = |class, variables: &[&str], look| {
-            let update = keep(&request(class, variables), look)?;
+        let kept = |class, devices, look| {
+            let update = keep(&request(class, devices, &[]), look)?;
             assert_eq!(update.container, "7");
             update.linux?.resources?.cpu
         };
-        let cores = Cpu { quota: None, cpus: "1,3".to_owned() };
-        assert_eq!(kept(Some("best-effort"), &[], Some(&look)), Some(cores));
+        let (look, cores) = (look(), Cpu { quota: None, cpus: "1,3".to_owned() });
+        assert_eq!(kept(Some("best-effort"), None, Some(&look)), Some(cores));
         let unlimited = Cpu { quota: Some(Number { value: -1 }), cpus: String::new() };
-        assert_eq!(kept(None, &DEVICES, Some(&look)), Some(unlimited));
-        assert_eq!(kept(Some("best-effort"), &[], None), Some(Cpu::default()), "the requested cores");
-        assert_eq!(kept(None, &[], Some(&look)), None);
+        assert_eq!(kept(None, Some(CORE), Some(&look)), Some(unlimited));
+        assert_eq!(kept(Some("best-effort"), None, None), Some(Cpu::default()), "the requested cores");
+        assert_eq!(kept(None, None, Some(&look)), None);
+    }
+
+    #[test]
+    fn containers_that_exist_get_the_limits_that_they_would_have_been_given() {
+        let mut existing = Existing::default();
+        let mut enter = |pod: Option<Pod>, containers: &[Container]| {
+            let part = Synchronize { pods: Vec::from_iter(pod), containers: containers.to_vec(), more: true };
+            existing.enter(part);
+        };
+        let ContainerRequest { pod, container } = request(Some("best-effort"), None, &[]);
+        let annotated = container.unwrap();
+        // Each part has what fits: a container may come before its pod.
+        enter(None, std::slice::from_ref(&annotated));
+        enter(pod, &[]);
+        let ordinary = Pod { id: "q".to_owned(), ..Pod::default() };
+        let in_it = |id: &str, annotations| Container {
+            id: id.to_owned(),
+            pod: "q".to_owned(),
+            annotations,
+            ..annotated.clone()
+        };
+        let orphan = Container { pod: "gone".to_owned(), ..in_it("10", map(&[CORE])) };
+        enter(Some(ordinary), &[in_it("8", map(&[CORE])), in_it("9", map(&[])), orphan]);
+        let limits = existing.updates(Some(&look())).into_iter().map(|update| {
+            let cpu = update.linux.and_then(|linux| linux.resources?.cpu).unwrap();
+            (update.container, cpu.quota.map(|quota| quota.value), cpu.cpus)
+        });
+        let expected = [("7", None, "1,3"), ("8", Some(-1), "")];
+        let expected = expected.map(|(id, quota, cpus)| (id.to_owned(), quota, cpus.to_owned()));
+        assert_eq!(limits.collect::<Vec<_>>(), expected);
     }
 
     #[test]
     fn other_containers_are_left_as_they_are() {
-        assert_eq!(adjusted(None, &["TAILWATER_IOKERNEL=@tailwater"]), None);
-        assert_eq!(adjusted(Some("latency-critical"), &[]), None);
-        assert_eq!(adjust(&ContainerRequest::default(), None), None);
+        assert_eq!(adjusted(None, None, &["TAILWATER_IOKERNEL=@tailwater"]), None);
+        assert_eq!(adjusted(Some("latency-critical"), None, &[]), None);
+        assert_eq!(adjust(&ContainerRequest::default(), None, true), None);
     }
 }

@@ -75,17 +75,26 @@ pub struct ConfigureResponse {
     pub events: i32,
 }
 
-/// The containers that there are.
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+/// The pods and containers that there are.
+#[derive(Clone, PartialEq, prost::Message)]
 pub struct Synchronize {
+    /// Pods.
+    #[prost(message, repeated, tag = "1")]
+    pub pods: Vec<Pod>,
+    /// Containers.
+    #[prost(message, repeated, tag = "2")]
+    pub containers: Vec<Container>,
     /// Others follow in a further call.
     #[prost(bool, tag = "3")]
     pub more: bool,
 }
 
 /// Answer to [`Synchronize`].
-#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+#[derive(Clone, PartialEq, prost::Message)]
 pub struct Synchronized {
+    /// What becomes of the limits of containers; none while others may follow.
+    #[prost(message, repeated, tag = "1")]
+    pub updates: Vec<Update>,
     /// Others may follow.
     #[prost(bool, tag = "2")]
     pub more: bool,
@@ -105,6 +114,9 @@ pub struct ContainerRequest {
 /// A pod.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Pod {
+    /// Its number at the container runtime.
+    #[prost(string, tag = "1")]
+    pub id: String,
     /// Its name.
     #[prost(string, tag = "2")]
     pub name: String,
@@ -122,9 +134,15 @@ pub struct Container {
     /// Its number at the container runtime.
     #[prost(string, tag = "1")]
     pub id: String,
+    /// That of its pod.
+    #[prost(string, tag = "2")]
+    pub pod: String,
     /// Its name in the pod.
     #[prost(string, tag = "3")]
     pub name: String,
+    /// Its annotations: what device plugins gave with its devices, and others.
+    #[prost(map = "string, string", tag = "6")]
+    pub annotations: HashMap<String, String>,
     /// Its environment, `NAME=VALUE`.
     #[prost(string, repeated, tag = "8")]
     pub variables: Vec<String>,

@@ -7,8 +7,8 @@
 //! | [`api`] | the messages that are used |
 //! | [`mod@adjust`] | pure: what a container gets, and keeps |
 //!
-//! Owns the conversation: registration, configuration, and an answer for each container that is
-//! created, or whose limits are changed. Containers that exist already are left as they are.
+//! Owns the conversation: registration, configuration, what becomes of the containers that exist,
+//! and an answer for each one that is created, or whose limits are changed.
 
 pub mod adjust;
 pub mod api;
@@ -21,10 +21,11 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use prost::Message;
 use tokio::net::UnixStream;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
+use crate::cores::Look;
 use crate::watch::States;
-use adjust::{adjust, keep};
+use adjust::{Existing, adjust, keep};
 use api::{
     ConfigureResponse, ContainerRequest, CreateResponse, REGISTER, RegisterPlugin, Reply, Request,
     Synchronize, Synchronized, UpdateResponse,
@@ -34,11 +35,16 @@ use frames::{Frame, Kind, PLUGIN, RUNTIME, Reader};
 /// Time between two attempts to connect.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(2);
 
+/// Longest wait for the IOKernel's first answer, without which containers that exist would not be
+/// given the lent cores.
+const FIRST_LOOK: Duration = Duration::from_secs(2);
+
 /// Serves the container runtime at a socket, for ever.
-pub async fn run(socket: Option<PathBuf>, states: States) -> Infallible {
+pub async fn run(socket: Option<PathBuf>, mut states: States) -> Infallible {
     let Some(socket) = socket else { return std::future::pending().await };
     let mut reported = None;
     loop {
+        let _ = timeout(FIRST_LOOK, states.wait_for(Option::is_some)).await;
         let Err(error) = serve(&socket, &states).await;
         let error = format!("{error:#}");
         if reported.as_ref() != Some(&error) {
@@ -66,6 +72,7 @@ async fn serve(socket: &Path, states: &States) -> anyhow::Result<Infallible> {
         Frame { connection: RUNTIME, stream: 1, kind: Kind::Request, payload: request.encode_to_vec() };
     frames::write(&mut stream, &first).await?;
     let mut reader = Reader::default();
+    let mut answers = Answers { states, has_idle: has_idle(), existing: Existing::default() };
     loop {
         let frame =
             reader.read(&mut stream).await.context("the container runtime has ended the connection")?;
@@ -79,7 +86,7 @@ async fn serve(socket: &Path, states: &States) -> anyhow::Result<Infallible> {
             }
             (PLUGIN, Kind::Request) => {
                 let request = Request::decode(&*frame.payload)?;
-                let reply = answer(&request, states);
+                let reply = answers.answer(&request);
                 let answered = Frame { kind: Kind::Response, payload: reply.encode_to_vec(), ..frame };
                 frames::write(&mut stream, &answered).await?;
             }
@@ -88,30 +95,47 @@ async fn serve(socket: &Path, states: &States) -> anyhow::Result<Infallible> {
     }
 }
 
-/// Answers one call.
-fn answer(request: &Request, states: &States) -> Reply {
-    let answered = match request.method.as_str() {
-        "Configure" => Ok(ConfigureResponse { events: api::EVENTS }.encode_to_vec()),
-        // A long list comes in parts: the answer asks for the next part. No container is changed.
-        "Synchronize" => Synchronize::decode(&*request.payload)
-            .map(|Synchronize { more }| Synchronized { more }.encode_to_vec()),
-        // Answered by a message without fields.
-        "Shutdown" | "StateChange" => Ok(Vec::new()),
-        call @ ("CreateContainer" | "UpdateContainer") => {
-            ContainerRequest::decode(&*request.payload).map(|wish| {
-                let look = states.borrow().as_ref().map(|state| state.look.clone());
-                if call == "CreateContainer" {
-                    CreateResponse { adjust: adjust(&wish, look.as_ref()) }.encode_to_vec()
-                } else {
-                    UpdateResponse { updates: Vec::from_iter(keep(&wish, look.as_ref())) }.encode_to_vec()
-                }
-            })
+/// Returns whether control groups are of version 2, and thus have `cpu.idle`.
+fn has_idle() -> bool {
+    Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
+}
+
+/// What the calls of a connection are answered by.
+struct Answers<'a> {
+    states: &'a States,
+    has_idle: bool,
+    existing: Existing,
+}
+
+impl Answers<'_> {
+    /// Answers one call.
+    fn answer(&mut self, request: &Request) -> Reply {
+        let look = self.states.borrow().as_ref().map(|state| state.look.clone());
+        let look = look.as_ref();
+        let answered = match request.method.as_str() {
+            "Configure" => Ok(ConfigureResponse { events: api::EVENTS }.encode_to_vec()),
+            "Synchronize" => Synchronize::decode(&*request.payload).map(|part| self.synchronize(part, look)),
+            // Answered by a message without fields.
+            "Shutdown" | "StateChange" => Ok(Vec::new()),
+            "CreateContainer" => ContainerRequest::decode(&*request.payload)
+                .map(|wish| CreateResponse { adjust: adjust(&wish, look, self.has_idle) }.encode_to_vec()),
+            "UpdateContainer" => ContainerRequest::decode(&*request.payload)
+                .map(|wish| UpdateResponse { updates: Vec::from_iter(keep(&wish, look)) }.encode_to_vec()),
+            other => return failure(api::UNIMPLEMENTED, format!("tailwater-node has no call {other}")),
+        };
+        match answered {
+            Ok(payload) => Reply { status: None, payload },
+            Err(error) => failure(api::INVALID_ARGUMENT, error.to_string()),
         }
-        other => return failure(api::UNIMPLEMENTED, format!("tailwater-node has no call {other}")),
-    };
-    match answered {
-        Ok(payload) => Reply { status: None, payload },
-        Err(error) => failure(api::INVALID_ARGUMENT, error.to_string()),
+    }
+
+    /// Enters a part of the list of containers. An answer asks for the next part, or has what
+    /// becomes of all.
+    fn synchronize(&mut self, part: Synchronize, look: Option<&Look>) -> Vec<u8> {
+        let more = part.more;
+        self.existing.enter(part);
+        let updates = if more { Vec::new() } else { std::mem::take(&mut self.existing).updates(look) };
+        Synchronized { updates, more }.encode_to_vec()
     }
 }
 

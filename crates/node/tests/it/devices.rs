@@ -31,6 +31,7 @@ fn pods_are_offered_cores_that_are_guaranteed_to_no_other_program_and_what_servi
     assert_eq!(given.variables["TAILWATER_IOKERNEL"], socket);
     assert_eq!(given.variables["TAILWATER_GUARANTEED"], "2");
     assert_eq!(given.variables["TAILWATER_KTHREADS"], "2");
+    assert_eq!(given.annotations[CORE], "2", "by which the NRI plugin knows the container");
     let run = folder.path().join("run").display().to_string();
     let [mount] = &given.mounts[..] else { panic!("{given:?}") };
     assert_eq!((&mount.host_path, &mount.container_path, mount.read_only), (&run, &run, true));

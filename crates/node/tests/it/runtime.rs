@@ -1,16 +1,17 @@
 //! A stand-in for the container runtime, and what the agent does to containers.
 
 use std::collections::HashMap;
+use std::path::Path;
 use std::time::Duration;
 
 use prost::Message;
 use tailwater_node::nri::api::{
     self, ConfigureResponse, Container, ContainerRequest, CreateResponse, Number, Pod, RegisterPlugin, Reply,
-    Request, Synchronize, Synchronized, UpdateResponse,
+    Request, Synchronize, Synchronized, Update, UpdateResponse,
 };
 use tailwater_node::nri::frames::{Frame, Kind, PLUGIN, RUNTIME, Reader, write};
 use tokio::net::{UnixListener, UnixStream};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
 use crate::iokernel::IoKernel;
 use crate::{agent, folder};
@@ -47,11 +48,14 @@ async fn call(stream: &mut UnixStream, method: &str, message: &impl Message) -> 
 
 fn batch() -> ContainerRequest {
     let annotations = HashMap::from([("tailwater.io/class".to_owned(), "best-effort".to_owned())]);
-    let pod = Pod { name: "xz-1".to_owned(), namespace: "night".to_owned(), annotations };
-    ContainerRequest {
-        pod: Some(pod),
-        container: Some(Container { name: "xz".to_owned(), ..Container::default() }),
-    }
+    let (id, name, namespace) = ("p".to_owned(), "xz-1".to_owned(), "night".to_owned());
+    let container = Container { id: "7".to_owned(), pod: id.clone(), ..Container::default() };
+    ContainerRequest { pod: Some(Pod { id, name, namespace, annotations }), container: Some(container) }
+}
+
+/// Returns the cores that updates give.
+fn cores(updates: Vec<Update>) -> Vec<String> {
+    updates.into_iter().filter_map(|update| Some(update.linux?.resources?.cpu?.cpus)).collect()
 }
 
 #[test]
@@ -68,35 +72,34 @@ fn annotated_pods_become_co_runners_also_when_the_container_runtime_starts_again
             let configured = call(&mut stream, "Configure", &()).await;
             let configured = ConfigureResponse::decode(&*configured.payload).expect("its events");
             assert_eq!(configured.events, api::EVENTS);
-            for more in [true, false] {
-                let answered = call(&mut stream, "Synchronize", &Synchronize { more }).await;
-                assert_eq!(Synchronized::decode(&*answered.payload), Ok(Synchronized { more }));
-            }
-            // The agent may not have asked the IOKernel yet.
-            let cpus = async {
-                loop {
-                    let created = call(&mut stream, "CreateContainer", &batch()).await;
-                    let created = CreateResponse::decode(&*created.payload).expect("an adjustment");
-                    let linux = created.adjust.expect("it is adjusted").linux.expect("by Linux");
-                    let resources = linux.resources.expect("its limits");
-                    assert_eq!(resources.unified["cpu.idle"], "1");
-                    let cpus = resources.cpu.expect("its cores").cpus;
-                    if !cpus.is_empty() {
-                        break cpus;
-                    }
-                    sleep(Duration::from_millis(10)).await;
-                }
-            };
-            let cpus = timeout(PATIENCE, cpus).await.expect("the agent asks the IOKernel in time");
-            assert_eq!(cpus, "1,3");
+            // The list comes in two parts. The agent has asked the IOKernel before it connected.
+            let ContainerRequest { pod, container } = batch();
+            let part = Synchronize { pods: Vec::from_iter(pod), containers: Vec::new(), more: true };
+            let asks = call(&mut stream, "Synchronize", &part).await;
+            let expected = Synchronized { updates: Vec::new(), more: true };
+            assert_eq!(Synchronized::decode(&*asks.payload), Ok(expected));
+            let part = Synchronize { containers: Vec::from_iter(container), ..Synchronize::default() };
+            let answered = call(&mut stream, "Synchronize", &part).await;
+            let Synchronized { updates, more } =
+                Synchronized::decode(&*answered.payload).expect("limits of containers that exist");
+            assert!(!more);
+            assert_eq!(cores(updates), ["1,3"]);
+            let created = call(&mut stream, "CreateContainer", &batch()).await;
+            let created = CreateResponse::decode(&*created.payload).expect("an adjustment");
+            let linux = created.adjust.expect("it is adjusted").linux.expect("by Linux");
+            let resources = linux.resources.expect("its limits");
+            assert_eq!(resources.cpu.expect("its cores").cpus, "1,3");
+            // With control groups of version 2 only.
+            let has_idle = Path::new("/sys/fs/cgroup/cgroup.controllers").exists();
+            let idle = resources.unified.get("cpu.idle");
+            assert_eq!(idle.map(String::as_str), has_idle.then_some("1"));
             let other = ContainerRequest { pod: Some(Pod::default()), container: Some(Container::default()) };
             let left = call(&mut stream, "CreateContainer", &other).await;
             assert_eq!(CreateResponse::decode(&*left.payload), Ok(CreateResponse::default()));
             // A kubelet gives it other cores.
             let updated = call(&mut stream, "UpdateContainer", &batch()).await;
             let UpdateResponse { updates } = UpdateResponse::decode(&*updated.payload).expect("limits");
-            let kept = updates.into_iter().filter_map(|update| update.linux?.resources?.cpu);
-            assert_eq!(kept.map(|cpu| cpu.cpus).collect::<Vec<_>>(), ["1,3"]);
+            assert_eq!(cores(updates), ["1,3"]);
             let unknown = call(&mut stream, "RunPodSandbox", &()).await;
             assert_eq!(unknown.status.expect("it fails").code, api::UNIMPLEMENTED);
             // Field 1 of the message is a number here.
