@@ -149,7 +149,11 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
         let document = perfetto::document(&collector, &watch.names, watch.clock(), end, seen.as_ref());
         let to_json = |out: &mut dyn Write| Ok(serde_json::to_writer(out, &document)?);
         match is_standard_output {
-            true => to_json(&mut BufWriter::new(stdout().lock()))?,
+            true => {
+                let mut out = BufWriter::new(stdout().lock());
+                to_json(&mut out)?;
+                out.flush()?;
+            }
             false => output::write_private(path, to_json)?,
         }
     }
