@@ -102,9 +102,11 @@ def posix(*options):
 class IoKernel:
     """An IOKernel for the time of a `with` block."""
 
+    def __init__(self, *options):
+        self.command = [TAILWATER, "iokernel", "--socket", SOCKET, "--log", "warn", *(options or ["--share-cores"])]
+
     def __enter__(self):
-        command = [TAILWATER, "iokernel", "--socket", SOCKET, "--share-cores", "--log", "warn"]
-        self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL)
         time.sleep(1)
         return self
 

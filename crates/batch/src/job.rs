@@ -1,7 +1,7 @@
 //! A batch job from its start to the end of its last process.
 //!
 //! Owns the supervision: the calling process adopts what the job leaves behind
-//! (`PR_SET_CHILD_SUBREAPER`, prctl(2)), keeps it under its conditions ([`Keeper`]), passes signals
+//! (`PR_SET_CHILD_SUBREAPER`, prctl(2)), keeps it under its conditions (`keep`), passes signals
 //! on, answers questions ([`Desk`]), and has the program's exit status. The job leads a session of
 //! its own, so a terminal's signals reach the supervisor only.
 //!
