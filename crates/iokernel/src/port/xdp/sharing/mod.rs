@@ -211,6 +211,10 @@ impl Sharing {
     /// Returns the addresses of the programs, for the next attachment.
     pub(super) fn into_programs(mut self) -> KnownPrograms {
         if let Some(steering) = &mut self.steering {
+            // Where it cannot be taken away, as from an interface in another network namespace, it
+            // passes all frames to Linux.
+            let nothing = Owned { mac: MacAddr::default(), ip: None, ip6: None, ..self.owned };
+            let _ = self.settings.set(0, nothing.settings());
             steering.detach();
         }
         self.programs.map(|programs| programs.theirs).unwrap_or_default()
