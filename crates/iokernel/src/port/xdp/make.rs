@@ -299,6 +299,16 @@ impl XdpPort {
         })
     }
 
+    /// Returns in words which of Linux's routing rules programs behind its MAC address do not
+    /// follow; nothing if they follow all.
+    pub(super) fn rules(&self) -> String {
+        if matches!(self.spec.share, Share::Nothing | Share::Mac) {
+            return String::new();
+        }
+        let rules = Linux::new().and_then(|mut linux| linux.other_rules());
+        rules.ok().flatten().map_or_else(String::new, |rules| format!(" ({rules})"))
+    }
+
     pub(super) fn own_mac(&self, interface: &Interface) -> Result<MacAddr, PortError> {
         interface.mac().map_err(|e| self.explain("read its MAC address", e))
     }

@@ -223,7 +223,7 @@ impl XdpPort {
                 )
             }
         };
-        let found = format!("AF_XDP on {name}{behind}, queues: {queues}");
+        let found = format!("AF_XDP on {name}{behind}, queues: {queues}{}", self.rules());
         if inherits {
             return Ok(found);
         }
