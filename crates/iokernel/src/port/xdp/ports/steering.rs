@@ -515,3 +515,29 @@ impl Drop for Steering {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_keep_their_ports_whatever_the_parts_are_now_and_get_others_outside_of_the_range() {
+        let ip = |host| Ipv4Addr::new(10, 77, 0, host);
+        let listens = vec!["tcp:7".parse().unwrap()];
+        let of = |host, outgoing| Ports { ip: ip(host), outgoing, listens: listens.clone() };
+        // The first one is not in the range: the others are served before it.
+        let programs = vec![of(2, (60_000, 60_099)), of(3, (61_050, 61_149)), of(4, (61_000, 61_019))];
+        let record = Record { program: 7, replaced: None, programs };
+        let outgoing = Outgoing { range: 61_000..=61_199, part: 20 };
+        let holders = expected(&record, ("here0", &outgoing), |_| None);
+        let part = |host| holders[&ip(host)].outgoing.clone();
+        assert_eq!((part(2), part(3), part(4)), (61_020..=61_039, 61_050..=61_149, 61_000..=61_019));
+        assert!(holders.values().all(|holder| holder.listens.keys().eq(&listens)));
+        assert_eq!(free_part(&outgoing, &holders), Some(61_160..=61_179));
+        // Without room the program loses its place.
+        let outgoing = Outgoing { range: 61_000..=61_149, part: 50 };
+        let holders = expected(&record, ("here0", &outgoing), |_| None);
+        assert!(holders.contains_key(&ip(3)) && !holders.contains_key(&ip(2)));
+        assert_eq!(free_part(&outgoing, &holders), None);
+    }
+}
