@@ -35,7 +35,7 @@ mod undo;
 pub use batch_group::BatchGroup;
 pub use claims::{Claims, CoreClaimed};
 pub use clocks::{ClockSetter, clock_rates};
-pub use port_users::{port_users, port_users_at};
+pub use port_users::{is_port_used, port_users};
 pub use presence::Presence;
 pub use repair::{repair, repair_reserved_ports};
 pub use reserve::{Keeper, cpusets, group_folder};

@@ -43,9 +43,8 @@ impl ReservedPorts {
     /// in this way, which one at a time does.
     pub fn new(range: &RangeInclusive<u16>) -> io::Result<Option<Self>> {
         let Some(undo) = Undo::lock(KIND, &record()?, Path::new(ROOT))? else {
-            let present = fs::read_to_string(Path::new(ROOT).join(FILE))?;
             let other = "another IOKernel of this network namespace has reserved the range of its interface";
-            return if covers(&present, range) { Ok(None) } else { Err(io::Error::other(other)) };
+            return if Self::covers(range)? { Ok(None) } else { Err(io::Error::other(other)) };
         };
         let mut this = Self { undo };
         this.reserve(Path::new(ROOT), range)?;
@@ -62,6 +61,15 @@ impl ReservedPorts {
         };
         let failed = self.undo.set(&[(file, word)])?;
         failed.into_iter().next().map_or(Ok(()), |(_, error)| Err(error))
+    }
+
+    /// Returns whether Linux gives no port of a range to connections of its own in the network
+    /// namespace of the calling thread: what has one has asked for it.
+    ///
+    /// # Errors
+    /// If the setting cannot be read.
+    pub fn covers(range: &RangeInclusive<u16>) -> io::Result<bool> {
+        Ok(covers(&fs::read_to_string(Path::new(ROOT).join(FILE))?, range))
     }
 
     /// Leaves the range reserved, with its record, for the next process.
@@ -102,6 +110,7 @@ mod tests {
                 Err(error) => return eprintln!("skipped: {error}"),
             };
             assert!(ReservedPorts::new(&other).unwrap().is_none());
+            assert!(ReservedPorts::covers(&other).unwrap());
             let why = ReservedPorts::new(&(62_000..=62_099)).expect_err("it is not reserved");
             assert!(why.to_string().contains("another IOKernel"), "{why}");
             drop(reserved);

@@ -13,10 +13,13 @@ use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_iokernel::port::xdp;
+use tailwater_iokernel_testing::RawSpec;
+use tailwater_shm::control::{Instance, Register};
 use tailwater_testkit::namespace::Namespace;
 use tailwater_testkit::{
     PATIENCE, Program, binary, cpu_numbers, eventually, has_two_cpus, socket_name, text, until,
 };
+use tailwater_tests::attack::Offer;
 use tailwater_tests::{Role, StopOnDrop, turn, wait_for_predecessor};
 
 use crate::takeover_xdp::maps_bound_sockets;
@@ -91,12 +94,21 @@ impl Scene {
     }
 
     fn start_at(&self, socket: &str, words: &str, more: &[&str]) -> Program {
+        self.here.inside(|| Program::start(&mut Self::command(socket, words, more)))
+    }
+
+    fn command(socket: &str, words: &str, more: &[&str]) -> Command {
         let core = cpu_numbers().last().expect("this process runs somewhere").to_string();
         let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/busy.toml");
         let mut command = Command::new(binary("tailwater-cli", "tailwater"));
         command.args(["iokernel", "--share-cores", "--managed-cores", &core, "--socket", socket]);
         command.args(["--config", settings, "--xdp", words]).args(more);
-        self.here.inside(|| Program::start(&mut command))
+        command
+    }
+
+    /// Returns the record, or nothing without one.
+    fn record(&self) -> String {
+        fs::read_to_string(&self.records[0]).unwrap_or_default()
     }
 
     /// Starts a program that listens at these ports.
@@ -234,9 +246,7 @@ fn linux_and_programs_serve_at_one_address() {
     drop((tcp, udp, call, inner));
     until("the ports are Linux's again", || scene.here.inside(|| TcpListener::bind((SHARED, 7)).is_ok()));
     // One that is registered still would keep the program attached.
-    until("all programs have ended", || {
-        fs::read_to_string(&scene.records[0]).is_ok_and(|record| record.contains(r#""programs":[]"#))
-    });
+    until("all programs have ended", || scene.record().contains(r#""programs":[]"#));
     iokernel.signal(Signal::TERM);
     iokernel.wait();
     let shown = scene.here.run("ip", &["-d", "link", "show", "here0"]);
@@ -279,6 +289,16 @@ fn ports_that_others_have_are_refused_with_who_has_them() {
     scene.ask((SHARED, 7).into(), b"still there");
     // What is reserved stays so for the next start of a service, whose programs wait for it.
     iokernel.kill();
+    // The next one starts also if a program of Linux asks for a reserved port, and programs keep
+    // the ports that they had, whatever the length of a part is now.
+    let used = scene.here.inside(|| UdpSocket::bind((SHARED, 61_150)).expect("a free port"));
+    let mut iokernel = scene.iokernel(&words.replace("part=100", "part=40"), &[]);
+    assert!(iokernel.errors().contains("udp:61150 of "), "{}", iokernel.errors());
+    scene.ask((SHARED, 7).into(), b"still there");
+    let why = scene.refused("udp:9");
+    assert!(why.contains("part="), "{why}");
+    drop(used);
+    iokernel.kill();
     scene.repair(Some("signal"));
     assert_eq!(scene.reserved(), "61000-61199");
     scene.repair(None);
@@ -298,6 +318,77 @@ fn programs_follow_the_interface_to_another_address() {
     scene.ask((LATER, 7).into(), b"after");
     let taken = scene.here.inside(|| UdpSocket::bind((LATER, 7))).map(drop);
     assert_eq!(taken.map_err(|error| error.kind()), Err(std::io::ErrorKind::AddrInUse));
+}
+
+#[test]
+fn ports_of_an_instance_that_ends_or_is_refused_are_not_left_to_the_programs_other_one() {
+    let Some(scene) = Scene::new("shared-ports-instance") else { return };
+    let _turn = turn();
+    let _iokernel = scene.iokernel(WORDS, &[]);
+    let ask = |listen: &str| {
+        let listen = vec![listen.parse().expect("a port")];
+        let wish = RawSpec::new("mine").best_effort().register;
+        let wish = Register { listen, instance: Instance::Latest, ..wish };
+        scene.here.inside(|| Offer::ask(&scene.socket, &wish)).expect("a place")
+    };
+    let is_free = |port| scene.here.inside(|| TcpListener::bind((SHARED, port)).is_ok());
+    let _first = ask("tcp:7").take().expect("it is registered");
+    let second = ask("tcp:8");
+    assert!(!is_free(7) && !is_free(8));
+    drop(second);
+    until("the port of the second instance is Linux's again", || is_free(8));
+    assert!(!is_free(7) && scene.record().contains("tcp:7") && !scene.record().contains("tcp:8"));
+}
+
+#[test]
+fn an_interface_that_moves_away_is_linuxs_there_and_the_programs_when_it_is_back() {
+    let Some(scene) = Scene::new("shared-ports-moved") else { return };
+    let _turn = turn();
+    let iokernel = scene.iokernel(WORDS, &[]);
+    let _udp = scene.program("echo", "udp", "tcp:7,udp:7");
+    scene.ask((SHARED, 7).into(), b"before");
+    let elsewhere = Namespace::new().expect("as before");
+    let bring_up = |namespace: &Namespace| {
+        namespace.ip(&["link", "set", "here0", "up"]);
+        namespace.ip(&["addr", "add", "192.0.2.1/24", "dev", "here0"]);
+    };
+    elsewhere.take(&scene.here, "here0");
+    bring_up(&elsewhere);
+    until("Linux answers there", || {
+        let to = (SHARED, 7).into();
+        let refused = scene.there.inside(|| TcpStream::connect_timeout(&to, Duration::from_millis(200)));
+        refused.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    });
+    scene.here.take(&elsewhere, "here0");
+    bring_up(&scene.here);
+    scene.ask((SHARED, 7).into(), b"after");
+    drop(iokernel);
+}
+
+#[test]
+fn an_iokernel_that_cannot_write_its_record_says_so_and_leaves_nothing_at_its_end() {
+    let Some(scene) = Scene::new("shared-ports-unrecorded") else { return };
+    let _turn = turn();
+    let wrapped = |more: &[&str]| {
+        let inner = Scene::command(&scene.socket, WORDS, more);
+        let mut command = Command::new("unshare");
+        command.args(["-m", "sh", "-c", "mount -t tmpfs -o ro none /run && exec \"$0\" \"$@\""]);
+        command.arg(inner.get_program()).args(inner.get_args());
+        scene.here.inside(|| Program::start(&mut command))
+    };
+    let checked = wrapped(&["--check"]).finish();
+    let said = text(&checked.stdout) + &text(&checked.stderr);
+    assert!(said.contains("/run") && said.contains("xdp off"), "{said}");
+    let mut iokernel = wrapped(&[]);
+    iokernel.error_line_with(" ready ");
+    assert!(iokernel.errors().contains("xdp off"), "{}", iokernel.errors());
+    let _udp = scene.program("echo", "udp", "udp:7");
+    scene.ask((SHARED, 7).into(), b"who is there");
+    iokernel.signal(Signal::TERM);
+    iokernel.wait();
+    assert_eq!(scene.attached(), "");
+    let _next = scene.iokernel(WORDS, &[]);
+    scene.ask((SHARED, 7).into(), b"who is there");
 }
 
 #[test]

@@ -30,6 +30,7 @@ impl Control {
     /// Releases the place of a program that the polling thread does not have, or no longer. Another
     /// instance is sent that it is alone again.
     pub(super) fn release(&mut self, id: RuntimeId) {
+        self.parts.interfaces.iter_mut().for_each(|interface| interface.release(id));
         if let Some(name) = self.parts.directory.release(id) {
             self.send_instances(&name);
         }

@@ -33,7 +33,6 @@ impl Control {
             return Err(Refusal::Ports(why));
         }
         if self.parts.interfaces.iter().any(PortInterface::shares_ports) {
-            // First: another instance of the program keeps what is claimed once.
             check_privilege(user, &wish.listen)?;
             if Version(wish.version).minor() < PORTS_MINOR {
                 return Err(Refusal::Ports(
@@ -43,7 +42,8 @@ impl Control {
         }
         let mut outgoing = None;
         for interface in &mut self.parts.interfaces {
-            let claimed = interface.claim((place.ip, place.ip6), &wish.listen).map_err(Refusal::Ports)?;
+            let claimed =
+                interface.claim(place.id, (place.ip, place.ip6), &wish.listen).map_err(Refusal::Ports)?;
             outgoing = outgoing.or(claimed);
         }
         Ok(outgoing)

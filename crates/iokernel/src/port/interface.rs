@@ -14,6 +14,7 @@ use rustix::io::Errno;
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
+use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Listen;
 
 use super::xdp::Follower;
@@ -93,10 +94,18 @@ impl PortInterface {
     /// In words: which port it cannot have, and why.
     pub(crate) fn claim(
         &mut self,
+        id: RuntimeId,
         place: (Ipv4Addr, Option<Ipv6Addr>),
         listens: &[Listen],
     ) -> Result<Option<(u16, u16)>, String> {
-        self.follower.as_mut().map_or(Ok(None), |follower| follower.claim(place, listens))
+        self.follower.as_mut().map_or(Ok(None), |follower| follower.claim(id, place, listens))
+    }
+
+    /// Takes the ports of an instance that is registered no more, or was refused.
+    pub(crate) fn release(&mut self, id: RuntimeId) {
+        if let Some(follower) = &mut self.follower {
+            follower.release(id);
+        }
     }
 
     /// Notes that programs wait for the next IOKernel from now on: what they have stays theirs.

@@ -28,6 +28,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Instant;
+use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Listen;
 
 use super::sharing::KnownPrograms;
@@ -137,6 +138,7 @@ impl Follower {
     /// In words: which port it cannot have, and why.
     pub(crate) fn claim(
         &mut self,
+        id: RuntimeId,
         place: (Ipv4Addr, Option<Ipv6Addr>),
         listens: &[Listen],
     ) -> Result<Option<(u16, u16)>, String> {
@@ -144,11 +146,18 @@ impl Follower {
             return Ok(None);
         }
         match self.sharing.as_mut().and_then(Sharing::steering) {
-            Some(steering) => steering.claim(place, listens).map(Some),
+            Some(steering) => steering.claim(id, place, listens).map(Some),
             None => Err(format!(
                 "there is no interface {} at the moment; try again when there is",
                 self.spec.interface
             )),
+        }
+    }
+
+    /// Takes the ports of an instance that is registered no more, or was refused.
+    pub(crate) fn release(&mut self, id: RuntimeId) {
+        if let Some(steering) = self.sharing.as_mut().and_then(Sharing::steering) {
+            steering.release(id);
         }
     }
 

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use tailwater_shm::control::document_from_file;
 
 use super::make::{Held, Made, Theirs};
+use super::ports::attachment::Attachment;
 use super::{Share, XdpMode, XdpPort, ZeroCopy};
 use crate::port::{PortError, STOP_FIRST};
 use crate::sys::xsk::{OpenError, Queue, RING};
@@ -85,7 +86,14 @@ impl XdpPort {
             return Err(too_little());
         }
         let hook = if found.native { Hook::Driver } else { Hook::Generic };
-        Ok(Made { link, maps, hook, queues })
+        let attachment = match self.spec.share {
+            Share::Ports => {
+                let attachment = Attachment::taken_over(&self.spec.interface, found.interface, &link, hook);
+                Some(attachment.map_err(|e| self.fail(format!("cannot find its program: {e}")))?)
+            }
+            Share::Nothing | Share::Mac | Share::Addresses => None,
+        };
+        Ok(Made { link, attachment, maps, hook, queues })
     }
 
     /// Takes the maps of the program; `None` if one is missing, or is another kind of map.

@@ -18,6 +18,7 @@ use netlink_packet_route::neighbour::{
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia,
 };
+use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use rustix::fd::{AsRawFd, BorrowedFd};
@@ -33,6 +34,9 @@ const IF_NONE: u32 = 1;
 /// Groups of notifications (linux/rtnetlink.h, `RTNLGRP_*`): links, neighbours, and addresses and
 /// routes of both families.
 const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
+/// Tables that Linux always has beside the main one (linux/rtnetlink.h).
+const RT_TABLE_LOCAL: u8 = 255;
+const RT_TABLE_DEFAULT: u8 = 253;
 /// Maximum length of a part of an answer (net/netlink/af_netlink.c).
 const PART: usize = 64 << 10;
 /// Maximum number of messages of an answer that are kept, and of parts that are read: an answer
@@ -153,6 +157,32 @@ impl Linux {
             routes.extend(answer.into_iter().filter_map(|message| route(message, interface)));
         }
         Ok(routes)
+    }
+
+    /// Returns in words that Linux has rules for other routing tables than those it always has;
+    /// none if it has not.
+    ///
+    /// # Errors
+    /// Linux's.
+    pub(super) fn other_rules(&mut self) -> io::Result<Option<String>> {
+        let mut first: Option<u32> = None;
+        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
+            let mut question = RuleMessage::default();
+            question.header.family = family;
+            let answer = match self.ask(RouteNetlinkMessage::GetRule(question), NLM_F_DUMP) {
+                Ok(answer) => answer,
+                Err(error) if is_absent(&error) => continue,
+                Err(error) => return Err(error),
+            };
+            let others = answer.into_iter().filter_map(other_rule);
+            first = first.into_iter().chain(others).min();
+        }
+        Ok(first.map(|priority| {
+            format!(
+                "frames of programs go by Linux's main routing table alone, and it has rules for others \
+                 (`ip rule`), the first with priority {priority}"
+            )
+        }))
     }
 
     /// Returns what Linux knows of a neighbour behind an interface; `None` if it does not know its
@@ -444,6 +474,26 @@ fn route(message: RouteNetlinkMessage, interface: u32) -> Option<Route<Option<Ip
     Some(Route { network, prefix_len: header.destination_prefix_length, priority, via })
 }
 
+/// Returns the priority of the rule in a message, unless it is one that Linux always has: those to
+/// the tables `local`, `main` and `default`.
+fn other_rule(message: RouteNetlinkMessage) -> Option<u32> {
+    let RouteNetlinkMessage::NewRule(RuleMessage { header, attributes, .. }) = message else { return None };
+    let (mut table, mut priority, mut is_narrow) = (u32::from(header.table), 0, false);
+    for attribute in attributes {
+        match attribute {
+            RuleAttribute::Table(number) => table = number,
+            RuleAttribute::Priority(number) => priority = number,
+            RuleAttribute::Source(_) | RuleAttribute::Destination(_) | RuleAttribute::FwMark(_) => {
+                is_narrow = true;
+            }
+            _ => {}
+        }
+    }
+    let always = [RouteHeader::RT_TABLE_MAIN, RT_TABLE_LOCAL, RT_TABLE_DEFAULT].map(u32::from);
+    let is_usual = header.action == RuleAction::ToTable && always.contains(&table) && !is_narrow;
+    (!is_usual).then_some(priority)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -501,6 +551,23 @@ mod tests {
         here.ip(&["addr", "add", "2001:db8::9", "peer", "2001:db8::1/128", "dev", "here0", "nodad"]);
         assert_eq!(linux.global6(index).unwrap(), Some(own));
         assert!(linux.addresses().unwrap().contains(&own.into()));
+    }
+
+    #[test]
+    fn rules_for_other_routing_tables_are_named() {
+        let Some([here, _there]) = Namespace::pair(["here0", "there0"], 1) else { return };
+        let mut linux = here.inside(|| Linux::new().expect("a socket"));
+        assert_eq!(linux.other_rules().unwrap(), None);
+        for (family, rule, priority) in [("-4", "192.0.2.9", "700"), ("-6", "2001:db8::9", "600")] {
+            if family == "-6"
+                && !here.inside(|| std::path::Path::new("/proc/thread-self/net/if_inet6").exists())
+            {
+                return eprintln!("skipped: this kernel has no IPv6");
+            }
+            here.ip(&[family, "rule", "add", "from", rule, "table", "77", "priority", priority]);
+            let words = linux.other_rules().unwrap().expect("there is one");
+            assert!(words.contains("ip rule") && words.contains(priority), "{words}");
+        }
     }
 
     #[test]

@@ -10,7 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::linux::Linux;
-use super::ports::steering::{self, MOST_FRAGMENTED, MOST_PORTS, PortMap};
+use super::ports::attachment::{self, Attachment};
+use super::ports::steering::{MOST_FRAGMENTED, MOST_PORTS, PortMap};
 use super::program::ports::redirect_ports;
 use super::program::{self, KERNEL, Maps, Owned, Settings};
 use super::sharing::{Addresses, address_map};
@@ -21,7 +22,7 @@ use crate::sys::interface::Interface;
 use crate::sys::xsk::{OpenError, Queue};
 use tailwater_bpf::sys::map::Map;
 use tailwater_bpf::sys::{self as bpf, Hook};
-use tailwater_host::port_users;
+use tailwater_host::{ReservedPorts, port_users};
 
 /// Maximum number of attempts to bind or attach while the kernel takes down the previous user of
 /// the queue, for which up to 54 ms were measured.
@@ -81,6 +82,8 @@ impl Held {
 /// What directs frames to sockets, and the sockets, one for each queue.
 pub(super) struct Made {
     pub(super) link: OwnedFd,
+    /// If it outlives the process; taken away by a start that fails.
+    pub(super) attachment: Option<Attachment>,
     pub(super) maps: Held,
     pub(super) hook: Hook,
     pub(super) queues: Vec<Queue>,
@@ -94,7 +97,8 @@ impl XdpPort {
         chunk: u32,
         owned: Option<&Owned>,
     ) -> Result<Made, PortError> {
-        let maps = self.maps(count, owned).map_err(|e| self.explain("make the maps of its program", e))?;
+        let maps =
+            self.maps((index, count), owned).map_err(|e| self.explain("make the maps of its program", e))?;
         let program = bpf::load_xdp(&self.code(maps.numbers())).map_err(|error| match error.errno {
             Errno::PERM => self.explain("load the redirect program", Errno::PERM),
             _ => self
@@ -102,20 +106,20 @@ impl XdpPort {
         })?;
         // While the map has no sockets, frames still go to Linux. A program that takes the place of
         // another one's comes last: while that IOKernel runs, no other has a socket on the queues.
-        let (link, hook, queues) = if self.spec.share == Share::Ports {
+        let ((link, attachment, hook), queues) = if self.spec.share == Share::Ports {
             let first = if self.spec.mode == XdpMode::Skb { Hook::Generic } else { Hook::Driver };
             let queues = self.open_all((index, count), chunk, first)?;
-            let (link, hook) = self.attach(&program, index)?;
-            (link, hook, queues)
+            (self.attach(&program, index)?, queues)
         } else {
-            let (link, hook) = self.attach(&program, index)?;
-            (link, hook, self.open_all((index, count), chunk, hook)?)
+            let attached = self.attach(&program, index)?;
+            let hook = attached.2;
+            (attached, self.open_all((index, count), chunk, hook)?)
         };
         for (number, queue) in (0..).zip(&queues) {
             bpf::set_socket(&maps.sockets, number, &**queue.socket())
                 .map_err(|e| self.explain("enter a socket", e))?;
         }
-        Ok(Made { link, maps, hook, queues })
+        Ok(Made { link, attachment, maps, hook, queues })
     }
 
     /// Returns a bound socket on each queue.
@@ -124,7 +128,7 @@ impl XdpPort {
     }
 
     /// Returns the maps of the program, with what belongs to Linux.
-    fn maps(&self, count: u32, owned: Option<&Owned>) -> Result<Held, Errno> {
+    fn maps(&self, (index, count): (u32, u32), owned: Option<&Owned>) -> Result<Held, Errno> {
         let sockets = bpf::socket_map(count)?;
         let Some(owned) = owned else { return Ok(Held { sockets, settings: None, theirs: None }) };
         let settings = Map::array(1)?;
@@ -135,7 +139,8 @@ impl XdpPort {
             Share::Ports => {
                 let ports = PortMap::hash(MOST_PORTS)?;
                 // Before the program is attached: they are closed to Linux.
-                for key in steering::recorded(&self.spec.interface) {
+                let recorded = attachment::recorded(&self.spec.interface, index);
+                for key in recorded.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))? {
                     ports.set(key, 0)?;
                 }
                 Some(Theirs::Ports(Arc::new(ports), Arc::new(Map::recent(MOST_FRAGMENTED)?)))
@@ -144,27 +149,32 @@ impl XdpPort {
         Ok(Held { sockets, settings: Some(Arc::new(settings)), theirs })
     }
 
-    /// Attaches the program to the first hook that the options and the driver allow; returns the
-    /// attachment and the hook.
-    fn attach(&self, program: &OwnedFd, index: u32) -> Result<(OwnedFd, Hook), PortError> {
+    /// Attaches the program to the first hook that the options and the driver allow; returns what
+    /// keeps it attached, and the hook.
+    fn attach(
+        &self,
+        program: &OwnedFd,
+        index: u32,
+    ) -> Result<(OwnedFd, Option<Attachment>, Hook), PortError> {
         let attach = |hook| match self.spec.share {
-            // What it returns is a copy of the program.
-            Share::Ports => steering::attach(&self.spec.interface, index, program, hook)
-                .and_then(|()| program.try_clone())
+            // What it returns beside the attachment is a copy of the program.
+            Share::Ports => Attachment::new(&self.spec.interface, index, program, hook)
+                .and_then(|attachment| Ok((program.try_clone()?, Some(attachment), hook)))
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-            _ => while_busy(self.busy_tries, || bpf::attach_xdp(program, index, hook)),
+            _ => while_busy(self.busy_tries, || bpf::attach_xdp(program, index, hook))
+                .map(|link| (link, None, hook)),
         };
         let what = "attach the redirect program";
         match self.spec.mode {
-            XdpMode::Native => attach(Hook::Driver).map(|link| (link, Hook::Driver)),
-            XdpMode::Skb => attach(Hook::Generic).map(|link| (link, Hook::Generic)),
+            XdpMode::Native => attach(Hook::Driver),
+            XdpMode::Skb => attach(Hook::Generic),
             XdpMode::Auto => match attach(Hook::Driver) {
-                Ok(link) => Ok((link, Hook::Driver)),
+                Ok(attached) => Ok(attached),
                 Err(error @ (Errno::PERM | Errno::BUSY | Errno::EXIST)) => Err(error),
                 Err(error) => {
                     let port = &self.spec.interface;
                     tracing::warn!(port, %error, "the driver runs no XDP programs: using skb mode, which is slower");
-                    attach(Hook::Generic).map(|link| (link, Hook::Generic))
+                    attach(Hook::Generic)
                 }
             },
         }
@@ -251,6 +261,16 @@ impl XdpPort {
         let range = &self.spec.outgoing.range;
         let users: Vec<String> =
             ["tcp", "udp"].iter().flat_map(|transport| port_users(transport, range)).collect();
+        // Linux gives none that is reserved: these have asked for one, as any program may.
+        if ReservedPorts::covers(range).unwrap_or(false) {
+            for user in users {
+                tracing::warn!(
+                    port = name,
+                    "Linux has {user}, which is in the reserved range of programs' ports: it gets no frames of {name}"
+                );
+            }
+            return Ok(());
+        }
         if let Some(first) = users.first() {
             let more = match users.len() {
                 1 => String::new(),
@@ -277,6 +297,16 @@ impl XdpPort {
             Some(route) => format!("other networks by Linux's router {}", route.via),
             None => format!("other networks by {gateway}, since Linux has no default route there"),
         })
+    }
+
+    /// Returns in words which of Linux's routing rules programs behind its MAC address do not
+    /// follow; nothing if they follow all.
+    pub(super) fn rules(&self) -> String {
+        if matches!(self.spec.share, Share::Nothing | Share::Mac) {
+            return String::new();
+        }
+        let rules = Linux::new().and_then(|mut linux| linux.other_rules());
+        rules.ok().flatten().map_or_else(String::new, |rules| format!(" ({rules})"))
     }
 
     pub(super) fn own_mac(&self, interface: &Interface) -> Result<MacAddr, PortError> {

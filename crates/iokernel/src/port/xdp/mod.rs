@@ -62,7 +62,9 @@ use handover::Handed;
 use latest::Latest;
 use make::{BUSY_TRIES, Held, Theirs};
 use ports::Wanted;
-use ports::steering::{self, Steering};
+use ports::attachment::Attachment as PortsAttachment;
+use ports::record::{Record, UNRECORDED};
+use ports::steering::Steering;
 use program::{KERNEL, Maps, Owned};
 use sharing::{Followed, Sharing};
 use tailwater_bpf::sys::{self as bpf, Hook};
@@ -209,15 +211,19 @@ impl XdpPort {
                 }
                 let (range, ip) =
                     (&self.spec.outgoing.range, owned.ip.map_or_else(String::new, |ip| ip.to_string()));
+                let lacks = match Record::can_be_written() {
+                    true => String::new(),
+                    false => format!(" (/run cannot be written: {UNRECORDED})"),
+                };
                 format!(
-                    ", behind its own addresses {} and {ip}, ports from {} to {}",
+                    ", behind its own addresses {} and {ip}, ports from {} to {}{lacks}",
                     owned.mac,
                     range.start(),
                     range.end()
                 )
             }
         };
-        let found = format!("AF_XDP on {name}{behind}, queues: {queues}");
+        let found = format!("AF_XDP on {name}{behind}, queues: {queues}{}", self.rules());
         if inherits {
             return Ok(found);
         }
@@ -289,7 +295,6 @@ impl Port for XdpPort {
         if let (Share::Ports, Some(owned), None) = (self.spec.share, &owned, &self.inherited) {
             self.check_ports(owned)?;
         }
-        let adopted = self.inherited.is_some();
         self.mac = owned.map(|owned| owned.mac);
         let mut handed = Handed {
             interface: index,
@@ -313,20 +318,7 @@ impl Port for XdpPort {
         };
         let accepts = accept(index, accepts)
             .map_err(|e| self.explain("choose which frames the interface accepts", e))?;
-        let program = match self.spec.share {
-            Share::Ports => {
-                bpf::program_number(&made.link).map_err(|e| self.explain("find its program", e))?
-            }
-            _ => 0,
-        };
-        let at = steering::Attachment {
-            port: self.spec.interface.clone(),
-            index,
-            hook: made.hook,
-            program,
-            adopted,
-        };
-        self.share(at, &made.maps, owned, context)?;
+        self.share(index, made.attachment, &made.maps, owned, context)?;
         let events = watch(&made.queues).map_err(|e| self.explain("watch its sockets", e))?;
         self.queues = made.queues;
         let facts = Facts {
@@ -453,7 +445,8 @@ impl XdpPort {
     /// Has what Linux goes on using followed, and programs behind its MAC address translated.
     fn share(
         &mut self,
-        at: steering::Attachment,
+        index: u32,
+        attachment: Option<PortsAttachment>,
         maps: &Held,
         owned: Option<Owned>,
         context: &Context,
@@ -462,10 +455,9 @@ impl XdpPort {
         let gateway = self.spec.gateway.map(|ip| Gateway { ip, ip6: context.ip6_of(ip) });
         let counts = Arc::clone(&self.account.behind);
         let unread = |e| self.fail(format!("cannot read Linux's addresses and routes (netlink): {e}"));
-        let index = at.index;
         let (followed, behind): (Followed, Option<Box<dyn FnOnce() -> Behind>>) =
-            match (&maps.theirs, gateway) {
-                (Some(Theirs::Addresses(map)), _) => {
+            match (&maps.theirs, gateway, attachment) {
+                (Some(Theirs::Addresses(map)), ..) => {
                     let latest = Arc::new(Latest::default());
                     let behind = Arc::clone(&latest);
                     (
@@ -475,7 +467,7 @@ impl XdpPort {
                         })),
                     )
                 }
-                (Some(Theirs::Ports(map, _)), Some(gateway)) => {
+                (Some(Theirs::Ports(map, _)), Some(gateway), Some(at)) => {
                     let shared = (Arc::new(Latest::default()), Arc::new(Wanted::default()));
                     let (map, outgoing) = (Arc::clone(map), &self.spec.outgoing);
                     let steering = Steering::new(at, outgoing, map, shared.clone(), |ip| context.ip6_of(ip));

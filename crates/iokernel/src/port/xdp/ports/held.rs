@@ -8,7 +8,7 @@ use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, ipproto, sockopt};
 use std::net::{IpAddr, SocketAddr};
-use tailwater_host::{port_users, port_users_at};
+use tailwater_host::{is_port_used, port_users};
 use tailwater_shm::control::{Listen, Transport};
 
 /// Sockets at a port, one for each own address; closed on drop.
@@ -19,10 +19,10 @@ impl Held {
     /// Holds a port at these addresses.
     ///
     /// # Errors
-    /// In words: the program that has the port, if one is found, and what to do.
-    pub(super) fn new(listen: Listen, ips: impl IntoIterator<Item = IpAddr>) -> Result<Self, String> {
+    /// That of the first address at which it cannot be held.
+    pub(super) fn new(listen: Listen, ips: impl IntoIterator<Item = IpAddr>) -> Result<Self, Unheld> {
         let bound = |ip: IpAddr| bind(listen.transport, SocketAddr::new(ip, listen.port));
-        let sockets = ips.into_iter().map(|ip| bound(ip).map_err(|error| refusal(listen, ip, error)));
+        let sockets = ips.into_iter().map(|ip| bound(ip).map_err(|error| Unheld { listen, ip, error }));
         sockets.collect::<Result<_, _>>().map(Self)
     }
 
@@ -31,18 +31,31 @@ impl Held {
     }
 }
 
-fn refusal(listen: Listen, ip: IpAddr, error: Errno) -> String {
-    let users = port_users(&listen.transport.to_string(), &(listen.port..=listen.port)).join(", ");
-    match error {
-        Errno::ADDRINUSE if users.is_empty() => {
-            format!(
-                "Linux uses {listen} at {ip}: a connection there has not ended yet; try again in a minute"
-            )
+/// A port that cannot be held.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Unheld {
+    pub(super) listen: Listen,
+    pub(super) ip: IpAddr,
+    pub(super) error: Errno,
+}
+
+impl Unheld {
+    /// Returns why, with the program that has the port, if one is found, and what to do. Reads the
+    /// descriptors of all processes.
+    pub(super) fn explain(&self) -> String {
+        let Self { listen, ip, error } = self;
+        let users = port_users(&listen.transport.to_string(), &(listen.port..=listen.port)).join(", ");
+        match *error {
+            Errno::ADDRINUSE if users.is_empty() => {
+                format!(
+                    "Linux uses {listen} at {ip}: a connection there has not ended yet; try again in a minute"
+                )
+            }
+            Errno::ADDRINUSE => {
+                format!("Linux has {users}: end that program, or let it use another address or port")
+            }
+            error => format!("{listen} at {ip} cannot be held from Linux: {error}"),
         }
-        Errno::ADDRINUSE => {
-            format!("Linux has {users}: end that program, or let it use another address or port")
-        }
-        error => format!("{listen} at {ip} cannot be held from Linux: {error}"),
     }
 }
 
@@ -68,7 +81,7 @@ fn bind(transport: Transport, address: SocketAddr) -> Result<OwnedFd, Errno> {
     net::bind(&socket, &address)?;
     sockopt::set_socket_reuseaddr(&socket, false)?;
     // Those that live on without their server are: their frames would be the program's.
-    if !port_users_at("tcp", address.ip(), address.port()).is_empty() {
+    if is_port_used("tcp", address.ip(), address.port()) {
         return Err(Errno::ADDRINUSE);
     }
     Ok(socket)
@@ -89,7 +102,7 @@ mod tests {
         // There no other test has these ports.
         in_namespace(|| {
             let listener = TcpListener::bind((HERE, TCP.port)).unwrap();
-            let why = Held::new(TCP, [HERE]).err().unwrap();
+            let why = Held::new(TCP, [HERE]).err().unwrap().explain();
             assert!(why.contains(&format!("{TCP} of ")), "{why}");
             assert!(why.contains(&format!("process {}", std::process::id())), "{why}");
             drop(listener);
@@ -112,7 +125,7 @@ mod tests {
             let client = TcpStream::connect((HERE, TCP.port)).unwrap();
             let (server, _) = listener.accept().unwrap();
             drop(listener);
-            let why = Held::new(TCP, [HERE]).err().unwrap();
+            let why = Held::new(TCP, [HERE]).err().unwrap().explain();
             assert!(why.contains(&format!("process {}", std::process::id())), "{why}");
             // The port is free at another address.
             assert!(Held::new(TCP, [IpAddr::from([127, 0, 0, 2])]).is_ok());

@@ -36,8 +36,9 @@
 //! [`check`]: crate::switch::check
 //! [`inspect`]: crate::switch
 
+pub(super) mod attachment;
 mod held;
-mod record;
+pub(super) mod record;
 mod rewrite;
 pub(super) mod steering;
 

@@ -2,10 +2,11 @@
 //!
 //! Owns a file in `/run` for each network namespace and interface, which is there while the
 //! redirect program is attached: the number of that program, by which the next IOKernel knows it as
-//! its own, and who had which ports, which stay closed to Linux until these programs are back. It
-//! is replaced as a whole, before a program is attached: an IOKernel that is killed at any moment
-//! leaves no program that the next one does not know. Numbers of programs are not used again until
-//! the machine starts anew, and `/run` does not outlive that.
+//! its own, and who had which ports, which stay closed to Linux until these programs are back. If
+//! another program is attached, or none, it was taken away by hand, and the record is not believed.
+//! It is replaced as a whole, before a program is attached: an IOKernel that is killed at any
+//! moment leaves no program that the next one does not know. Numbers of programs are not used again
+//! until the machine starts anew, and `/run` does not outlive that.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -16,14 +17,17 @@ use std::path::{Path, PathBuf};
 use tailwater_shm::control::Listen;
 
 const FOLDER: &str = "/run";
+/// What a record that cannot be written means.
+pub(in crate::port::xdp) const UNRECORDED: &str = "if this IOKernel is killed, connections of its programs are lost, and the next one is refused \
+     until the redirect program is taken away (`ip link set INTERFACE xdp off`); let it write to /run";
 
 /// Ports of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(super) struct Ports {
     pub(super) ip: Ipv4Addr,
-    /// Number of its part of the range.
-    pub(super) part: u16,
+    /// First and last of its ports for outgoing connections.
+    pub(super) outgoing: (u16, u16),
     pub(super) listens: Vec<Listen>,
 }
 
@@ -31,11 +35,11 @@ pub(super) struct Ports {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub(crate) struct Record {
-    /// Number of the program that is attached, or will be next.
+    /// Number of the program that is attached, or will be next; 0 for none.
     pub(super) program: u32,
-    /// Number of the one in whose place it is put, until that is done; 0 without one.
+    /// Number of the one in whose place it is put, until that is done; 0 for none.
     #[serde(default)]
-    pub(super) replaced: u32,
+    pub(super) replaced: Option<u32>,
     pub(super) programs: Vec<Ports>,
 }
 
@@ -57,9 +61,15 @@ impl Record {
         own().unwrap_or_default()
     }
 
-    /// Returns whether the attached program of this number is one that an IOKernel has left.
+    /// Returns whether the attached program of this number, or none if it is 0, is what an IOKernel
+    /// has left. If it is not, another process has changed it since.
     pub(super) fn knows(&self, attached: u32) -> bool {
-        attached != 0 && [self.program, self.replaced].contains(&attached)
+        self.program == attached || self.replaced == Some(attached)
+    }
+
+    /// Returns whether this process may write records.
+    pub(in crate::port::xdp) fn can_be_written() -> bool {
+        rustix::fs::access(FOLDER, rustix::fs::Access::WRITE_OK).is_ok()
     }
 
     /// Replaces the record.
@@ -86,14 +96,16 @@ mod tests {
         let listens = vec!["tcp:6379".parse().unwrap()];
         let mut record = Record {
             program: 7,
-            replaced: 0,
-            programs: vec![Ports { ip: Ipv4Addr::new(10, 77, 0, 2), part: 3, listens }],
+            replaced: None,
+            programs: vec![Ports { ip: Ipv4Addr::new(10, 77, 0, 2), outgoing: (61_000, 61_099), listens }],
         };
         record.write(&path).unwrap();
         assert_eq!(Record::read(&path), record);
         assert!(record.knows(7) && !record.knows(0) && !record.knows(6));
-        record.replaced = 6;
-        assert!(record.knows(7) && record.knows(6));
+        record.replaced = Some(6);
+        assert!(record.knows(7) && record.knows(6) && !record.knows(0));
+        record.replaced = Some(0);
+        assert!(record.knows(7) && record.knows(0));
         fs::write(&path, "{").unwrap();
         assert_eq!(Record::read(&path), Record::default());
     }

@@ -19,8 +19,14 @@
 //! | the IOKernel is killed, also while it starts | - | the redirect program stays attached and drops what is for ports of programs, so Linux resets no connection; the next IOKernel puts its own in its place, with the ports of the [record](super::record), and peers send again |
 //! | it ends in good order | programs are registered, and wait for the next one | the same, and the log says so |
 //! | it ends in good order | no program is registered | program, record and reservation are taken away |
+//! | its start fails after the program is attached | - | as at an end in good order |
+//! | `/run` cannot be written | - | the log says so: if the IOKernel is killed, the next start is refused until the program is taken away by hand; at an end in good order it is taken away |
+//! | the program is taken away by hand while no IOKernel runs | - | the next one does not believe the record |
+//! | the interface is moved to another network namespace | - | the program goes with it, and passes all frames to Linux |
 //! | another IOKernel starts on the interface, without a takeover | - | it finds the sockets of this one on the queues, and ends before it attaches |
 //! | an IOKernel takes over | - | it goes on with the program and the maps; ports are held once more when the other has ended |
+//! | the next IOKernel has another `part=`, or another `range=` | - | programs keep the parts that they had, as far as they are in the range; of others the log says that their connections end |
+//! | a program of Linux asks for a reserved port by its number | - | the port stays the programs', and the log says who has it |
 //! | programs do not come back | - | their ports are Linux's after [`KEPT`] |
 //! | a program is killed | - | its listening ports are Linux's, which answers with resets; what comes for connections it had opened is answered by the switch for [`KEPT`], or until its part of the range is needed |
 //! | a program asks for a port that Linux or another program has, or one of the range | - | it is refused, with who has it |
@@ -28,21 +34,20 @@
 //! | the interface gets another address | - | ports are held there, and frames leave with it; connections of the old address end as Linux's do |
 //! | Linux answers no question | - | what was known stays in effect; a line in the log, once |
 
-use rustix::fd::{AsFd, OwnedFd};
-use rustix::io::Errno;
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::path::PathBuf;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tailwater_bpf::sys::Hook;
 use tailwater_bpf::sys::map::Map;
 use tailwater_host::ReservedPorts;
+use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Listen;
 
-use super::held::Held;
-use super::record::{Ports, Record};
+use super::attachment::Attachment;
+use super::held::{Held, Unheld};
+use super::record::{Ports, Record, UNRECORDED};
 use super::{Latest, Program, View, Wanted};
 use crate::frame::MacAddr;
 use crate::port::xdp::linux::Linux;
@@ -60,30 +65,35 @@ pub(in crate::port::xdp) const MOST_FRAGMENTED: u32 = 4_096;
 /// Ports at which programs listen, as the redirect program finds them.
 pub(in crate::port::xdp) type PortMap = Map<u32, u32>;
 
+/// Time between two attempts to hold a port that Linux has.
+const HOLD_PAUSE: Duration = Duration::from_secs(1);
+
 /// A program that has ports.
 #[derive(Debug)]
 struct Holder {
     ip6: Option<Ipv6Addr>,
-    /// Number of its part of the range.
-    part: u16,
-    listens: BTreeMap<Listen, Held>,
-    /// Until when it is expected, if it was registered with an earlier IOKernel, or answered for,
-    /// if it has ended.
-    until: Option<Instant>,
-    ended: bool,
+    /// Its part of the range.
+    outgoing: RangeInclusive<u16>,
+    listens: BTreeMap<Listen, Listening>,
+    state: State,
 }
 
-/// The attachment that this is about.
-#[derive(Debug, Clone)]
-pub(in crate::port::xdp) struct Attachment {
-    /// Name and number of the interface.
-    pub(in crate::port::xdp) port: String,
-    pub(in crate::port::xdp) index: u32,
-    pub(in crate::port::xdp) hook: Hook,
-    /// Number of the attached program.
-    pub(in crate::port::xdp) program: u32,
-    /// It was taken over from an IOKernel that still runs.
-    pub(in crate::port::xdp) adopted: bool,
+/// A port at which a program listens.
+#[derive(Debug, Default)]
+struct Listening {
+    held: Held,
+    /// The instances that asked for it; none if an earlier IOKernel gave it to them.
+    instances: BTreeSet<RuntimeId>,
+}
+
+/// How long a program has its ports.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Registered,
+    /// It was registered with an earlier IOKernel, and has not come back.
+    Expected(Instant),
+    /// It is answered for.
+    Ended(Instant),
 }
 
 /// See the module documentation.
@@ -102,13 +112,13 @@ pub(in crate::port::xdp) struct Steering {
     latest: Arc<Latest<View>>,
     wanted: Arc<Wanted>,
     view: View,
-    file: PathBuf,
     record: Record,
     reserved: Option<ReservedPorts>,
-    /// What was logged once: a failed reservation, ports that Linux has.
+    /// What was logged once: a failed reservation or record, ports that Linux has.
     complained: BTreeSet<String>,
-    /// Another IOKernel, or another attachment, goes on with what is attached.
-    left: bool,
+    unheld: HashSet<Unheld>,
+    /// When to try again to hold what Linux has.
+    next_hold: Option<Instant>,
     /// This IOKernel ends, and its programs wait for the next one.
     ending: bool,
     /// Linux's addresses and routers, which no program may have.
@@ -116,47 +126,50 @@ pub(in crate::port::xdp) struct Steering {
     taken_changed: bool,
 }
 
-/// Returns the keys of the ports of an interface that an earlier IOKernel has left closed to Linux.
-pub(in crate::port::xdp) fn recorded(port: &str) -> Vec<u32> {
-    let record = Record::path(port).map(|path| Record::read(&path)).unwrap_or_default();
-    record.programs.iter().flat_map(|ports| ports.listens.iter().map(key)).collect()
-}
-
-/// Attaches a program to an interface until it is taken away, also if this process ends: in the
-/// place of that of an IOKernel of before, which does not run any more. It is in the record first.
-///
-/// # Errors
-/// Linux's; EBUSY if the attached program is another one's.
-pub(in crate::port::xdp) fn attach(port: &str, index: u32, program: &OwnedFd, hook: Hook) -> io::Result<()> {
-    let (mut linux, file) = (Linux::new()?, Record::path(port)?);
-    let there = linux.attached_xdp(index)?.unwrap_or(0);
-    let before = Record::read(&file);
-    if there != 0 && !before.knows(there) {
-        return Err(Errno::BUSY.into());
-    }
-    let number = tailwater_bpf::sys::program_number(program)?;
-    // One that cannot be written is complained of when programs get their ports.
-    let _ = Record { program: number, replaced: there, ..before.clone() }.write(&file);
-    let attached = match linux.attach_xdp(index, program.as_fd(), hook, there != 0) {
-        // One in the other mode is in the way.
-        Err(error)
-            if there != 0 && matches!(Errno::from_io_error(&error), Some(Errno::EXIST | Errno::INVAL)) =>
-        {
-            let other = if hook == Hook::Driver { Hook::Generic } else { Hook::Driver };
-            linux.detach_xdp(index, other)?;
-            linux.attach_xdp(index, program.as_fd(), hook, false)
-        }
-        attached => attached,
-    };
-    if attached.is_err() && there == 0 && before == Record::default() {
-        // It is missing if it could not be written.
-        let _ = std::fs::remove_file(&file);
-    }
-    attached
-}
-
-fn key(listen: &Listen) -> u32 {
+pub(super) fn key(listen: &Listen) -> u32 {
     port_key(listen.transport.number(), listen.port)
+}
+
+/// Returns the first part of the range that has no port of these programs.
+fn free_part(outgoing: &Outgoing, holders: &BTreeMap<Ipv4Addr, Holder>) -> Option<RangeInclusive<u16>> {
+    let mut parts = (0..outgoing.parts()).map(|number| outgoing.part(number));
+    parts.find(|part| {
+        holders
+            .values()
+            .all(|Holder { outgoing: other, .. }| part.end() < other.start() || other.end() < part.start())
+    })
+}
+
+/// Returns the programs of an earlier IOKernel, with the ports that they had. One whose part is not
+/// in the range gets another one, if there is one.
+fn expected(
+    record: &Record,
+    (port, outgoing): (&str, &Outgoing),
+    ip6_of: impl Fn(Ipv4Addr) -> Option<Ipv6Addr>,
+) -> BTreeMap<Ipv4Addr, Holder> {
+    let Outgoing { range, .. } = outgoing;
+    let until = Instant::now() + KEPT;
+    let mut holders: BTreeMap<Ipv4Addr, Holder> = BTreeMap::new();
+    let is_kept = |ports: &&Ports| range.contains(&ports.outgoing.0) && range.contains(&ports.outgoing.1);
+    let (kept, others): (Vec<&Ports>, Vec<&Ports>) = record.programs.iter().partition(is_kept);
+    for (is_kept, ports) in
+        kept.into_iter().map(|it| (true, it)).chain(others.into_iter().map(|it| (false, it)))
+    {
+        let (first, last) = ports.outgoing;
+        if !is_kept {
+            tracing::warn!(
+                port, program = %ports.ip,
+                "the connections that this program has opened end: its ports {first}-{last} are not in the range of this IOKernel, {}-{}",
+                range.start(), range.end()
+            );
+        }
+        let part = free_part(outgoing, &holders);
+        let Some(outgoing) = (if is_kept { Some(first..=last) } else { part }) else { continue };
+        let listens = ports.listens.iter().map(|&listen| (listen, Listening::default())).collect();
+        let holder = Holder { ip6: ip6_of(ports.ip), outgoing, listens, state: State::Expected(until) };
+        holders.insert(ports.ip, holder);
+    }
+    holders
 }
 
 impl Steering {
@@ -171,15 +184,8 @@ impl Steering {
         (latest, wanted): (Arc<Latest<View>>, Arc<Wanted>),
         ip6_of: impl Fn(Ipv4Addr) -> Option<Ipv6Addr>,
     ) -> io::Result<Self> {
-        let file = Record::path(&at.port)?;
-        let record = Record::read(&file);
-        let until = Some(Instant::now() + KEPT);
-        let parts = outgoing.parts();
-        let before = record.programs.iter().filter(|ports| ports.part < parts).map(|ports| {
-            let listens = ports.listens.iter().map(|&listen| (listen, Held::default())).collect();
-            (ports.ip, Holder { ip6: ip6_of(ports.ip), part: ports.part, listens, until, ended: false })
-        });
-        let holders = before.collect();
+        let record = Record::read(&at.file);
+        let holders = expected(&record, (&at.port, outgoing), ip6_of);
         let entered = map.entries(MOST_PORTS as usize)?.into_iter().map(|(key, _)| key).collect();
         Ok(Self {
             at,
@@ -194,56 +200,65 @@ impl Steering {
             latest,
             wanted,
             view: View::default(),
-            file,
             record,
             reserved: None,
             complained: BTreeSet::new(),
-            left: false,
+            unheld: HashSet::new(),
+            next_hold: None,
             ending: false,
             taken: HashSet::new(),
             taken_changed: true,
         })
     }
 
-    /// Gives a program its ports; returns its part of the range.
+    /// Gives an instance of a program its ports; returns the program's part of the range.
     ///
     /// # Errors
     /// In words: which port it cannot have, who has it, and what to do.
     pub(in crate::port::xdp) fn claim(
         &mut self,
+        id: RuntimeId,
         (ip, ip6): (Ipv4Addr, Option<Ipv6Addr>),
         listens: &[Listen],
     ) -> Result<(u16, u16), String> {
-        let part = match self.holders.get(&ip) {
-            Some(holder) => holder.part,
+        let outgoing = match self.holders.get(&ip) {
+            Some(holder) => holder.outgoing.clone(),
             None => self.take_part()?,
         };
         let mut held = BTreeMap::new();
         for &listen in listens {
             held.insert(listen, self.hold(ip, listen)?);
         }
-        let holder = self.holders.entry(ip).or_insert(Holder {
-            ip6,
-            part,
-            listens: BTreeMap::new(),
-            until: None,
-            ended: false,
-        });
+        let ports = (*outgoing.start(), *outgoing.end());
+        let new = Holder { ip6, outgoing, listens: BTreeMap::new(), state: State::Registered };
+        let holder = self.holders.entry(ip).or_insert(new);
         // Two instances of a program have one address, and the ports of both.
-        if holder.until.take().is_some() {
+        if holder.state != State::Registered {
             holder.listens.retain(|listen, _| held.contains_key(listen));
         }
-        (holder.ip6, holder.ended) = (ip6, false);
+        (holder.ip6, holder.state) = (ip6, State::Registered);
         for (listen, socket) in held {
-            // A socket that is there already stays.
             let place = holder.listens.entry(listen).or_default();
+            place.instances.insert(id);
+            // A socket that is there already stays.
             if let Some(socket) = socket {
-                *place = socket;
+                place.held = socket;
             }
         }
         self.publish();
-        let ports = self.outgoing.part(part);
-        Ok((*ports.start(), *ports.end()))
+        Ok(ports)
+    }
+
+    /// Takes the ports of an instance that is registered no more, or was refused, except those of
+    /// the program's other instance.
+    pub(in crate::port::xdp) fn release(&mut self, id: RuntimeId) {
+        if self.ending {
+            return;
+        }
+        for holder in self.holders.values_mut() {
+            holder.listens.retain(|_, place| !place.instances.remove(&id) || !place.instances.is_empty());
+        }
+        self.publish();
     }
 
     /// Returns a socket at a port that a program wishes; `None` if it has one, or will when an
@@ -263,11 +278,11 @@ impl Steering {
                         "{listen} is the port of the program at {other}; stop that one, or listen at another port"
                     ));
                 }
-                Some(held) if held.is_held() || holder.until.is_some() => return Ok(None),
+                Some(place) if place.held.is_held() || holder.state != State::Registered => return Ok(None),
                 _ => {}
             }
         }
-        Held::new(listen, self.own()).map(Some)
+        Held::new(listen, self.own()).map(Some).map_err(|unheld| unheld.explain())
     }
 
     fn own(&self) -> impl Iterator<Item = IpAddr> + use<> {
@@ -276,21 +291,23 @@ impl Steering {
 
     /// Returns a part of the range that no program has: that of the one that has ended first if
     /// there is no other.
-    fn take_part(&mut self) -> Result<u16, String> {
-        let parts = self.outgoing.parts();
-        let taken: HashSet<u16> = self.holders.values().map(|holder| holder.part).collect();
-        if let Some(free) = (0..parts).find(|part| !taken.contains(part)) {
-            return Ok(free);
-        }
-        let ended = self.holders.iter().filter(|(_, holder)| holder.ended);
-        let first = ended.min_by_key(|(_, holder)| holder.until).map(|(&ip, _)| ip);
-        if let Some(holder) = first.and_then(|ip| self.holders.remove(&ip)) {
-            return Ok(holder.part);
+    fn take_part(&mut self) -> Result<RangeInclusive<u16>, String> {
+        loop {
+            if let Some(free) = free_part(&self.outgoing, &self.holders) {
+                return Ok(free);
+            }
+            let ended = self.holders.iter().filter_map(|(&ip, holder)| match holder.state {
+                State::Ended(until) => Some((until, ip)),
+                State::Registered | State::Expected(_) => None,
+            });
+            let Some((_, first)) = ended.min() else { break };
+            self.holders.remove(&first);
         }
         let Outgoing { range, part } = &self.outgoing;
         Err(format!(
-            "{parts} programs have all ports for outgoing connections, {}-{}, {part} each; stop one, or give the \
+            "{} programs have all ports for outgoing connections, {}-{}, {part} each; stop one, or give the \
              IOKernel's port a longer range= or a smaller part=",
+            self.holders.len(),
             range.start(),
             range.end()
         ))
@@ -302,12 +319,12 @@ impl Steering {
         if self.ending {
             return;
         }
-        let until = Some(Instant::now() + KEPT);
+        let until = Instant::now() + KEPT;
         for (ip, holder) in &mut self.holders {
             if registered.contains(ip) {
-                holder.until = None;
-            } else if holder.until.is_none() {
-                (holder.until, holder.ended) = (until, true);
+                holder.state = State::Registered;
+            } else if holder.state == State::Registered {
+                holder.state = State::Ended(until);
                 holder.listens.clear();
             }
         }
@@ -341,10 +358,16 @@ impl Steering {
             self.holders
                 .values_mut()
                 .flat_map(|holder| holder.listens.values_mut())
-                .for_each(|held| *held = Held::default());
+                .for_each(|place| place.held = Held::default());
         }
-        self.holders.retain(|_, holder| holder.until.is_none_or(|until| now < until));
-        self.hold_all();
+        self.holders.retain(|_, holder| match holder.state {
+            State::Registered => true,
+            State::Expected(until) | State::Ended(until) => now < until,
+        });
+        if is_other || self.next_hold.is_none_or(|next| now >= next) {
+            self.next_hold = Some(now + HOLD_PAUSE);
+            self.hold_all();
+        }
         self.reserve();
         for ip in self.wanted.take() {
             let _ = self.linux.use_neighbour(self.at.index, ip);
@@ -374,11 +397,14 @@ impl Steering {
     fn hold_all(&mut self) {
         let own: Vec<IpAddr> = self.own().collect();
         // Those of programs that are expected may be held by an IOKernel that hands over.
-        for (ip, holder) in self.holders.iter_mut().filter(|(_, holder)| holder.until.is_none()) {
-            for (listen, held) in holder.listens.iter_mut().filter(|(_, held)| !held.is_held()) {
+        let registered = self.holders.iter_mut().filter(|(_, holder)| holder.state == State::Registered);
+        for (ip, holder) in registered {
+            for (listen, place) in holder.listens.iter_mut().filter(|(_, place)| !place.held.is_held()) {
                 match Held::new(*listen, own.iter().copied()) {
-                    Ok(socket) => *held = socket,
-                    Err(why) if self.complained.insert(why.clone()) => {
+                    Ok(socket) => place.held = socket,
+                    // Who has it is looked for once: it takes a look at all processes.
+                    Err(unheld) if self.unheld.insert(unheld) => {
+                        let why = unheld.explain();
                         tracing::warn!(port = self.at.port, program = %ip, "a port of a program is not held from Linux: {why}");
                     }
                     Err(_) => {}
@@ -422,18 +448,18 @@ impl Steering {
                 }
             }
         }
-        let live = self.holders.iter().filter(|(_, holder)| !holder.ended);
+        let live = self.holders.iter().filter(|(_, holder)| !matches!(holder.state, State::Ended(_)));
         let programs = live.map(|(&ip, holder)| Ports {
             ip,
-            part: holder.part,
+            outgoing: (*holder.outgoing.start(), *holder.outgoing.end()),
             listens: holder.listens.keys().copied().collect(),
         });
-        let record = Record { program: self.at.program, replaced: 0, programs: programs.collect() };
+        let record = Record { program: self.at.program, replaced: None, programs: programs.collect() };
         if record != self.record {
-            match record.write(&self.file) {
+            match record.write(&self.at.file) {
                 Ok(()) => self.record = record,
                 Err(error) if self.complained.insert("record".to_owned()) => {
-                    tracing::warn!(port, %error, file = %self.file.display(), "cannot write who has which port: if this IOKernel is killed, connections to programs are reset");
+                    tracing::warn!(port, %error, file = %self.at.file.display(), "cannot write who has which port: {UNRECORDED}");
                 }
                 Err(_) => {}
             }
@@ -444,7 +470,7 @@ impl Steering {
             .map(|(&ip, holder)| Program {
                 ip,
                 ip6: holder.ip6,
-                outgoing: self.outgoing.part(holder.part),
+                outgoing: holder.outgoing.clone(),
                 listens: holder.listens.keys().map(key).collect::<BTreeSet<u32>>().into_iter().collect(),
             })
             .collect();
@@ -463,48 +489,55 @@ impl Steering {
 
     /// Leaves what is attached to another IOKernel.
     pub(in crate::port::xdp) fn leave(&mut self) {
-        self.left = true;
+        // The programs end here and go on there.
+        self.ending = true;
+        self.at.leave();
     }
 
     /// Notes that this IOKernel serves: no other one goes on with what is attached.
     pub(in crate::port::xdp) fn begin(&mut self) {
-        self.at.adopted = false;
+        self.at.begin();
     }
 
     /// Takes the program away from an interface that the port lets go of. The record stays.
     pub(in crate::port::xdp) fn detach(&mut self) {
-        // Fails if the interface is gone.
-        let _ = self.linux.detach_xdp(self.at.index, self.at.hook);
-        self.left = true;
+        self.at.let_go();
     }
 }
 
 impl Drop for Steering {
     fn drop(&mut self) {
-        if self.left || self.at.adopted {
-            return;
+        // The rest is done as the attachment is dropped.
+        if self.at.stays()
+            && let Some(reserved) = self.reserved.take()
+        {
+            reserved.keep();
         }
-        let port = &self.at.port;
-        let hook = match self.at.hook {
-            Hook::Driver => "xdp",
-            Hook::Generic => "xdpgeneric",
-        };
-        let programs = self.holders.values().filter(|holder| !holder.ended).count();
-        if programs > 0 {
-            if let Some(reserved) = self.reserved.take() {
-                reserved.keep();
-            }
-            tracing::info!(
-                port,
-                programs,
-                "the ports of these programs, which wait for the next IOKernel, stay closed to Linux; `ip link set {port} {hook} off` opens them"
-            );
-            return;
-        }
-        if let Err(error) = self.linux.detach_xdp(self.at.index, self.at.hook) {
-            tracing::warn!(port, %error, "cannot take the redirect program away; `ip link set {port} {hook} off` does");
-        }
-        // It is missing if it could not be written.
-        let _ = std::fs::remove_file(&self.file);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn programs_keep_their_ports_whatever_the_parts_are_now_and_get_others_outside_of_the_range() {
+        let ip = |host| Ipv4Addr::new(10, 77, 0, host);
+        let listens = vec!["tcp:7".parse().unwrap()];
+        let of = |host, outgoing| Ports { ip: ip(host), outgoing, listens: listens.clone() };
+        // The first one is not in the range: the others are served before it.
+        let programs = vec![of(2, (60_000, 60_099)), of(3, (61_050, 61_149)), of(4, (61_000, 61_019))];
+        let record = Record { program: 7, replaced: None, programs };
+        let outgoing = Outgoing { range: 61_000..=61_199, part: 20 };
+        let holders = expected(&record, ("here0", &outgoing), |_| None);
+        let part = |host| holders[&ip(host)].outgoing.clone();
+        assert_eq!((part(2), part(3), part(4)), (61_020..=61_039, 61_050..=61_149, 61_000..=61_019));
+        assert!(holders.values().all(|holder| holder.listens.keys().eq(&listens)));
+        assert_eq!(free_part(&outgoing, &holders), Some(61_160..=61_179));
+        // Without room the program loses its place.
+        let outgoing = Outgoing { range: 61_000..=61_149, part: 50 };
+        let holders = expected(&record, ("here0", &outgoing), |_| None);
+        assert!(holders.contains_key(&ip(3)) && !holders.contains_key(&ip(2)));
+        assert_eq!(free_part(&outgoing, &holders), None);
     }
 }

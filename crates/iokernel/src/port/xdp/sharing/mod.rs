@@ -158,6 +158,7 @@ impl Sharing {
         this.settings.set(0, this.owned.settings())?;
         let now = Instant::now();
         this.look(now)?;
+        this.warn_of_rules();
         this.use_hops();
         this.looked = Some(now);
         Ok(this)
@@ -170,6 +171,16 @@ impl Sharing {
         }
         let Owned { mac, ip, ip6, .. } = self.owned;
         self.steering.as_mut().map_or(Ok(()), |steering| steering.look((mac, ip, ip6), now))
+    }
+
+    /// Logs that what programs send does not go by all of Linux's rules, if that is so.
+    fn warn_of_rules(&self) {
+        if self.programs.is_none() && self.steering.is_none() {
+            return;
+        }
+        if let Ok(Some(rules)) = Linux::new().and_then(|mut linux| linux.other_rules()) {
+            tracing::warn!(port = self.port, "{rules}");
+        }
     }
 
     /// Makes Linux find and check the stations of next hops.
@@ -211,6 +222,10 @@ impl Sharing {
     /// Returns the addresses of the programs, for the next attachment.
     pub(super) fn into_programs(mut self) -> KnownPrograms {
         if let Some(steering) = &mut self.steering {
+            // Where it cannot be taken away, as from an interface in another network namespace, it
+            // passes all frames to Linux.
+            let nothing = Owned { mac: MacAddr::default(), ip: None, ip6: None, ..self.owned };
+            let _ = self.settings.set(0, nothing.settings());
             steering.detach();
         }
         self.programs.map(|programs| programs.theirs).unwrap_or_default()
