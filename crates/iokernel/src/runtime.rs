@@ -468,8 +468,16 @@ impl Runtimes {
     /// As [`Self::kthread`].
     #[inline(always)]
     pub(crate) fn kthread_mut(&mut self, id: KthreadId) -> &mut Kthread {
-        let runtime = self.get_mut(id.runtime).expect("the ledger names registered runtimes only");
-        &mut runtime.kthreads[usize::from(id.index)]
+        &mut self.runtime_of(id).kthreads[usize::from(id.index)]
+    }
+
+    /// Returns the runtime of a kthread that the ledger names.
+    ///
+    /// # Panics
+    /// As [`Self::kthread`].
+    #[inline(always)]
+    pub(crate) fn runtime_of(&mut self, id: KthreadId) -> &mut Runtime {
+        self.get_mut(id.runtime).expect("the ledger names registered runtimes only")
     }
 
     pub(crate) fn insert(&mut self, mut runtime: Box<Runtime>, prices: &Prices, now: Cycles) {
