@@ -69,9 +69,7 @@ impl IoKernel {
         let (listener, refuses_descriptors) = listen(&config, predecessor.as_ref())?;
         let (to_polling, commands) = mailbox().map_err(system("make a bell"))?;
         let (notices, to_control) = mailbox().map_err(system("make a bell"))?;
-        let named = ports.iter().map(|port| (port.name().to_owned(), port.account())).collect();
-        let stats =
-            Arc::new(Stats::new(named, &config.firewall, cores.managed.cores().iter().map(|core| core.id)));
+        let stats = Arc::new(statistics(&config, &cores, &ports));
         let (clocks, rates) = clock_setter(&config, &cores);
         let slots = trace::slots(cores.managed.cores().len());
         let (trace, record) = Trace::start(slots, clock).map_err(StartError::Memory)?;
@@ -134,6 +132,12 @@ fn listen(config: &Config, predecessor: Option<&Predecessor>) -> Result<(OwnedFd
         tracing::warn!(socket, %error, "cannot let users of grants connect: the mode of the socket stays");
     }
     Ok((listener, refuses_descriptors))
+}
+
+/// Returns the counters, all zero.
+fn statistics(config: &Config, cores: &Cores, ports: &[Box<dyn Port>]) -> Stats {
+    let ports = ports.iter().map(|port| (port.name().to_owned(), port.account())).collect();
+    Stats::new(ports, &config.firewall, cores.managed.cores().iter().map(|core| core.id))
 }
 
 fn allocator(config: &Config, cores: &Cores, clock: Clock, rates: Clocks) -> Allocator {
