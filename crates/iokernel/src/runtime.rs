@@ -447,11 +447,8 @@ impl Runtimes {
     /// As [`Self::kthread`].
     pub(crate) fn ask_to_cede(&self, id: KthreadId) {
         let (runtime, kthread) = self.kthread(id);
-        runtime
-            .shared(id.index)
-            .grant
-            .0
-            .store(Grant::Cede { successor: NextOwner::None }, kthread.generation);
+        let cede = Grant::Cede { successor: NextOwner::None };
+        runtime.shared(id.index).grant.0.store(cede, kthread.generation);
     }
 
     /// Returns where a kthread that the ledger names sleeps.

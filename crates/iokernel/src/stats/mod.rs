@@ -614,23 +614,17 @@ impl Stats {
     pub fn to_json(&self) -> Value {
         let handoffs = BTreeMap::from(HandoffKind::ALL.map(|kind| (kind.name(), self.handoff(kind))));
         let mut threads = MOST_THREADS;
-        let runtimes: Vec<Value> = self
-            .runtimes()
-            .iter()
-            .map(|r| {
-                let shown = if r.threads.len() <= threads { &r.threads[..] } else { &[] };
-                threads -= shown.len();
-                r.to_json(shown)
-            })
-            .collect();
-        let captures: Vec<Value> = self
-            .captures()
-            .iter()
-            .map(|c| {
-                json!({ "id": c.id, "runtime": c.request.runtime, "port": c.request.port,
-                        "captured": c.captured, "dropped": c.dropped })
-            })
-            .collect();
+        let runtime = |r: &Arc<RuntimeStats>| {
+            let shown = if r.threads.len() <= threads { &r.threads[..] } else { &[] };
+            threads -= shown.len();
+            r.to_json(shown)
+        };
+        let runtimes: Vec<Value> = self.runtimes().iter().map(runtime).collect();
+        let capture = |c: &Arc<CaptureStats>| {
+            json!({ "id": c.id, "runtime": c.request.runtime, "port": c.request.port,
+                    "captured": c.captured, "dropped": c.dropped })
+        };
+        let captures: Vec<Value> = self.captures().iter().map(capture).collect();
         let trace = self.trace().map(|t| {
             json!({ "id": t.id, "every": t.request.every, "runtime": t.request.runtime,
                     "sampled": t.sampled, "lost": t.lost })
@@ -669,12 +663,12 @@ impl Stats {
             document["runtimes"].as_array_mut().into_iter().flatten().zip(&mut published)
         {
             let mut used = 0;
-            let shown = classes.iter().take_while(|class| {
+            let fits = |class: &&Value| {
                 // With a comma.
                 used += class.to_string().len() + 1;
                 used <= share
-            });
-            let shown = shown.count();
+            };
+            let shown = classes.iter().take_while(fits).count();
             runtime["classes_left_out"] = json!(classes.len() - shown);
             classes.truncate(shown);
             runtime["classes"] = Value::Array(core::mem::take(classes));
