@@ -132,8 +132,8 @@ fn settings(Order { policy, dispatchers }: Order) -> io::Result<Settings> {
         .queue(PLACES))
 }
 
-/// Returns how queries are found in a stream, and what the connections of one of so many addresses
-/// may hold. What is no query ends its connection.
+/// Returns how queries are found in a stream, and how many bytes the connections of each of
+/// `addresses` addresses may hold. Bytes that are no query end their connection.
 fn framing(shared: &Shared, addresses: usize) -> Framing {
     Framing::new(|bytes, _seen| match bytes {
         [high, low, rest @ ..] => {

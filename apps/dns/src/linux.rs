@@ -119,9 +119,9 @@ impl Drop for Server {
     }
 }
 
-/// Binds sockets for both protocols to one port. If the kernel chooses the port, it does so for
-/// TCP, which gives none twice: for UDP it may choose one that another server shares among its own
-/// threads. The port may be taken for UDP: then another is tried.
+/// Binds sockets for both protocols to one port. If the kernel chooses the port, it chooses it for
+/// TCP, where no port is given twice; for UDP it may choose a port that another server shares among
+/// its own threads. If the chosen port is taken for UDP, another one is tried.
 fn bind_both(address: SocketAddr) -> io::Result<(UdpSocket, TcpListener)> {
     let mut tries = if address.port() == 0 { PORT_TRIES } else { 1 };
     loop {

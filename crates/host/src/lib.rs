@@ -43,6 +43,7 @@ pub use reserved_ports::ReservedPorts;
 pub use session::{SessionWeight, groups_sessions};
 
 use rustix::thread::CpuSet;
+use std::ops::RangeInclusive;
 use tailwater_sched::CoreId;
 
 /// Returns a set of cores for Linux.
@@ -56,11 +57,16 @@ pub fn cpu_set<'a>(cores: impl IntoIterator<Item = &'a CoreId>) -> CpuSet {
 /// Parses the kernel's list format: `0-3,8,10-11`. Other text yields no cores.
 #[must_use]
 pub fn parse_list(text: &str) -> Vec<CoreId> {
+    ranges(text).flatten().map(CoreId).collect()
+}
+
+/// Returns the ranges of a list of the kernel.
+fn ranges(text: &str) -> impl Iterator<Item = RangeInclusive<u16>> {
     let range = |part: &str| {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
-        Some(first.trim().parse::<u16>().ok()?..=last.trim().parse::<u16>().ok()?)
+        Some(first.trim().parse().ok()?..=last.trim().parse().ok()?)
     };
-    text.trim().split(',').filter_map(range).flatten().map(CoreId).collect()
+    text.trim().split(',').filter_map(range)
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
+use crate::ranges;
 use crate::undo::{Kind, Undo};
 
 /// Where Linux has the setting.
@@ -81,11 +82,7 @@ impl ReservedPorts {
 
 /// Returns whether a range is reserved: Linux writes those that meet as one.
 fn covers(present: &str, range: &RangeInclusive<u16>) -> bool {
-    present.trim().split(',').any(|word| {
-        let (first, last) = word.split_once('-').unwrap_or((word, word));
-        let covers = |first: u16, last: u16| first <= *range.start() && *range.end() <= last;
-        first.parse().is_ok_and(|first| last.parse().is_ok_and(|last| covers(first, last)))
-    })
+    ranges(present).any(|word| word.start() <= range.start() && range.end() <= word.end())
 }
 
 /// Returns the record of this network namespace.

@@ -35,15 +35,6 @@ pub(crate) fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// Checks that `/proc` is mounted: the threads of programs are identified there.
-///
-/// # Errors
-/// What to do.
-fn check_proc() -> Result<(), CoreError> {
-    let is_there = fs::exists("/proc/self/task").unwrap_or(false);
-    is_there.then_some(()).ok_or(CoreError::NoProc)
-}
-
 /// The machine or its cores cannot be used as configured.
 #[derive(Debug, thiserror::Error)]
 pub enum CoreError {
@@ -100,7 +91,9 @@ impl Cores {
     /// # Errors
     /// [`CoreError`] with the core and what to do.
     pub fn detect(config: &Config) -> Result<Self, CoreError> {
-        check_proc()?;
+        if !fs::exists("/proc/self/task").unwrap_or(false) {
+            return Err(CoreError::NoProc);
+        }
         let set = sched_getaffinity(None).map_err(CoreError::Affinity)?;
         let allowed: Vec<CoreId> =
             (0..CpuSet::MAX_CPU as u16).filter(|&c| set.is_set(c.into())).map(CoreId).collect();

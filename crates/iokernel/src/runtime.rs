@@ -447,11 +447,8 @@ impl Runtimes {
     /// As [`Self::kthread`].
     pub(crate) fn ask_to_cede(&self, id: KthreadId) {
         let (runtime, kthread) = self.kthread(id);
-        runtime
-            .shared(id.index)
-            .grant
-            .0
-            .store(Grant::Cede { successor: NextOwner::None }, kthread.generation);
+        let cede = Grant::Cede { successor: NextOwner::None };
+        runtime.shared(id.index).grant.0.store(cede, kthread.generation);
     }
 
     /// Returns where a kthread that the ledger names sleeps.
@@ -468,8 +465,16 @@ impl Runtimes {
     /// As [`Self::kthread`].
     #[inline(always)]
     pub(crate) fn kthread_mut(&mut self, id: KthreadId) -> &mut Kthread {
-        let runtime = self.get_mut(id.runtime).expect("the ledger names registered runtimes only");
-        &mut runtime.kthreads[usize::from(id.index)]
+        &mut self.runtime_of(id).kthreads[usize::from(id.index)]
+    }
+
+    /// Returns the runtime of a kthread that the ledger names.
+    ///
+    /// # Panics
+    /// As [`Self::kthread`].
+    #[inline(always)]
+    pub(crate) fn runtime_of(&mut self, id: KthreadId) -> &mut Runtime {
+        self.get_mut(id.runtime).expect("the ledger names registered runtimes only")
     }
 
     pub(crate) fn insert(&mut self, mut runtime: Box<Runtime>, prices: &Prices, now: Cycles) {

@@ -167,8 +167,7 @@ impl Allocator {
         let core = self.cores[at].id;
         self.grant(world, to, core);
         let successor = self.next_owner(world, from, to, now);
-        let runtime =
-            world.runtimes.get_mut(from.runtime).expect("the ledger names registered runtimes only");
+        let runtime = world.runtimes.runtime_of(from);
         let generation = runtime.kthreads[usize::from(from.index)].generation;
         runtime.shared(from.index).grant.0.store(Grant::Cede { successor }, generation);
         runtime.groups.lose(from.index);
@@ -193,7 +192,7 @@ impl Allocator {
 
     /// Begins a tenancy: grant word, flow groups, egress polling.
     fn grant(&mut self, world: &mut World, to: KthreadId, core: CoreId) {
-        let runtime = world.runtimes.get_mut(to.runtime).expect("the ledger names registered runtimes only");
+        let runtime = world.runtimes.runtime_of(to);
         runtime.groups.gain(to.index);
         runtime.woken = false;
         runtime.held = None;

@@ -113,10 +113,12 @@ impl Allocator {
         for step in 0..count {
             let place = (self.cursor + step) % count;
             let id = self.ledger.runtimes()[place];
-            if self.has_core(id) {
+            if self.cores_held(id) > 0 {
                 self.end_refusals(world, id, now);
                 self.read(world, id, (extent, None), now);
-                self.note_pause(world, id, now);
+                // A runtime that is left alone: its frames wait for that, and its doorbell may be
+                // muted.
+                self.note_time(world.runtimes.get(id).map(|runtime| runtime.waits_until), now);
             } else if !is_over {
                 let began = *began.get_or_insert_with(self.stopwatch);
                 self.end_refusals(world, id, now);
@@ -136,21 +138,12 @@ impl Allocator {
     /// Records when a timer of a runtime without a core is due. A timer that is due already counts
     /// as work at each look.
     pub(super) fn note_timer(&mut self, world: &World, id: RuntimeId, now: Cycles) {
-        if let Some(runtime) = world.runtimes.get(id)
-            && runtime.next_timer > now
-        {
-            self.earliest_timer = self.earliest_timer.min(runtime.next_timer);
-        }
+        self.note_time(world.runtimes.get(id).map(|runtime| runtime.next_timer), now);
     }
 
-    /// Records when a runtime with a core is no longer left alone: its frames wait for that, and
-    /// its doorbell may be muted.
-    fn note_pause(&mut self, world: &World, id: RuntimeId, now: Cycles) {
-        if let Some(runtime) = world.runtimes.get(id)
-            && runtime.is_left_alone(now)
-        {
-            self.earliest_timer = self.earliest_timer.min(runtime.waits_until);
-        }
+    /// Records a time that is still to come and at which there is to be a look.
+    fn note_time(&mut self, time: Option<Cycles>, now: Cycles) {
+        self.earliest_timer = time.filter(|&time| time > now).unwrap_or(Cycles::MAX).min(self.earliest_timer);
     }
 
     /// Records the words of all runtimes, as of their last looks, and their numbers of cores.
@@ -177,7 +170,7 @@ impl Allocator {
     }
 
     /// Returns how many cores the runtime has.
-    fn cores_held(&self, id: RuntimeId) -> u64 {
+    pub(super) fn cores_held(&self, id: RuntimeId) -> u64 {
         self.ledger.account(id).map_or(0, tailwater_sched::ledger::Account::held).into()
     }
 

@@ -420,6 +420,11 @@ impl Allocator {
         })
     }
 
+    /// Returns the policy's interval.
+    pub(crate) fn interval(&self) -> Cycles {
+        self.timing.policy
+    }
+
     /// Returns the clock rate to set, if it has changed since the last call.
     pub(crate) fn take_clock(&mut self) -> Option<Rate> {
         if core::mem::take(&mut self.rate.1) { self.rate.0 } else { None }
@@ -451,11 +456,6 @@ impl Allocator {
 
     fn class_of(&self, id: RuntimeId) -> Class {
         self.ledger.account(id).map_or(Class::LatencyCritical, |account| account.spec().class)
-    }
-
-    /// Returns whether a runtime holds any core, or is promised one.
-    fn has_core(&self, id: RuntimeId) -> bool {
-        self.ledger.account(id).is_some_and(|account| account.held() > 0)
     }
 
     /// Returns whether the kthread that runs on the core at this position is known to be idle.

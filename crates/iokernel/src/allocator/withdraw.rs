@@ -263,7 +263,7 @@ impl Allocator {
         };
         let tenant = |id| world.runtimes.get(id).map(|runtime| runtime.tenant);
         let could_run = |id| {
-            !self.has_core(id)
+            self.cores_held(id) == 0
                 && self.observation.runtime(id).is_some_and(RuntimeLook::has_work)
                 && self.ledger.account(id).is_some_and(|account| account.room() > 0)
                 && self.may_be_lent(id, at)
@@ -316,7 +316,7 @@ impl Allocator {
     fn seems_lent_in_vain(&self, world: &World, kthread: KthreadId) -> bool {
         let id = kthread.runtime;
         let (runtime, line) = world.runtimes.kthread(kthread);
-        if runtime.mark != line.mark || self.has_core(id) {
+        if runtime.mark != line.mark || self.cores_held(id) > 0 {
             return false;
         }
         let Some(look) = self.observation.runtime(id) else { return false };

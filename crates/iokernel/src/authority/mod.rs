@@ -59,6 +59,16 @@ impl Held {
         Self { programs: 1, kthreads: wish.kthreads.into(), guaranteed: wish.guaranteed.into(), region_bytes }
     }
 
+    /// Returns the larger number of each.
+    pub(crate) fn max(self, other: Self) -> Self {
+        Self {
+            programs: self.programs.max(other.programs),
+            kthreads: self.kthreads.max(other.kthreads),
+            guaranteed: self.guaranteed.max(other.guaranteed),
+            region_bytes: self.region_bytes.max(other.region_bytes),
+        }
+    }
+
     /// Adds what another program has.
     pub(crate) fn add(&mut self, other: Self) {
         self.programs += other.programs;

@@ -21,7 +21,8 @@ use super::{ConfigError, out_of_range};
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
 pub struct IxSettings {
-    /// Queueing delay beyond which the next step is taken, in microseconds.
+    /// Queueing delay in microseconds; the next step is taken when more than 1 % of what a service
+    /// served in a period had waited for longer.
     pub delay_bound_us: u64,
     /// Time between decisions, in milliseconds (IX section 4.6: 100).
     pub period_ms: u64,

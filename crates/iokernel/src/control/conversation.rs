@@ -15,7 +15,7 @@
 //! | any | `Stats`, `Rights` | the same: the answer is sent |
 //! | any | anything else, or end of file | gone (`Registered`: the polling thread ends it first) |
 
-use rustix::event::{EventfdFlags, eventfd};
+use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::geteuid;
 use std::sync::Arc;
@@ -34,7 +34,7 @@ use super::directory::{Named, Place, Refusal};
 use super::gate::{Wait, Work};
 use super::owed::Owed;
 use super::process::Folder;
-use super::session::{Caller, Offer, State};
+use super::session::{Caller, Offer, Session, State};
 use super::takeover::STEP_TIMEOUT;
 use super::{Command, Control, Notice, PATIENCE, is_trusted, numbers, process, rank, too_often, user_of};
 use crate::capture::{MAX_CAPTURES, Tap};
@@ -80,20 +80,34 @@ impl Control {
         match (message, core::mem::replace(&mut session.state, State::Fresh)) {
             (ClientMessage::Stats, state) => {
                 session.state = state;
-                self.answer(token, &socket);
+                self.reply(token, &socket, &ServerMessage::Stats(self.parts.stats.to_json()));
             }
             (ClientMessage::Rights, state) => {
                 session.state = state;
-                self.tell_rights(token, &socket);
+                let may = self.rights(token, &socket);
+                self.reply(token, &socket, &ServerMessage::Rights { may });
             }
             (ClientMessage::Register(wish), State::Fresh) => self.register(token, &socket, wish),
-            (ClientMessage::Capture(request), State::Fresh) => self.capture(token, &socket, &request),
-            (ClientMessage::Trace(request), State::Fresh) => self.trace(token, &socket, &request),
-            (ClientMessage::Recorded, State::Fresh) => self.send_record(token, &socket),
-            (ClientMessage::RequestCores(request), State::Fresh) => {
-                self.request_cores(token, &socket, &request);
+            (ClientMessage::Capture(request), State::Fresh) => {
+                self.capture(token, &socket, &request)
+                    .unwrap_or_else(|why| self.deny(token, "a capture", why));
             }
-            (ClientMessage::Takeover(wish), State::Fresh) => self.hand_over(token, &socket, &wish),
+            (ClientMessage::Trace(request), State::Fresh) => {
+                self.trace(token, &socket, &request).unwrap_or_else(|why| self.deny(token, "a trace", why));
+            }
+            (ClientMessage::Recorded, State::Fresh) => {
+                may_watch(&socket)
+                    .and_then(|()| self.begin_reading(token, &socket))
+                    .unwrap_or_else(|why| self.deny(token, "the record of events", why));
+            }
+            (ClientMessage::RequestCores(request), State::Fresh) => {
+                self.request_cores(token, &socket, &request)
+                    .unwrap_or_else(|why| self.deny(token, "cores", why));
+            }
+            (ClientMessage::Takeover(wish), State::Fresh) => {
+                self.hand_over(token, &socket, &wish)
+                    .unwrap_or_else(|why| self.deny(token, "a takeover", why));
+            }
             (ClientMessage::Succeed, State::Succeeding) => self.leave(token, socket),
             (ClientMessage::EndEarlier, State::Registered(id)) => {
                 session.state = State::Registered(id);
@@ -119,26 +133,12 @@ impl Control {
         may
     }
 
-    /// Sends the statistics.
-    fn answer(&mut self, token: u64, socket: &ClientSocket) {
-        let stats = ServerMessage::Stats(self.parts.stats.to_json());
-        match control::send_encoded(socket, &control::encode(&stats), &[]) {
-            Ok(()) => {}
-            Err(error @ ControlError::TooLong) => self.end(token, &error),
-            Err(_) => self.end(token, &ControlError::Closed),
-        }
-    }
-
-    /// Sends what the client's user may register.
-    fn tell_rights(&mut self, token: u64, socket: &ClientSocket) {
-        let uid = self.uid_of(token);
-        let may = match (process::check_control(uid), user_of(socket, &self.owners)) {
+    /// Returns in words what the client's user may register.
+    fn rights(&self, token: u64, socket: &ClientSocket) -> String {
+        match (process::check_control(self.uid_of(token)), user_of(socket, &self.owners)) {
             (Err(refusal), _) => refusal.to_string(),
             (_, Ok(user)) => self.parts.directory.rights(&user),
             (_, Err(error)) => Refusal::Peer(error).to_string(),
-        };
-        if control::send(socket, &ServerMessage::Rights { may }, &[]).is_err() {
-            self.end(token, &ControlError::Closed);
         }
     }
 
@@ -180,31 +180,43 @@ impl Control {
         self.may_log(self.caller_of(token))
     }
 
-    /// Starts a capture, or refuses it with a reason.
-    fn capture(&mut self, token: u64, socket: &Arc<ClientSocket>, request: &CaptureRequest) {
-        match self.make_tap(token, socket, request) {
-            Ok(tap) => {
-                let CaptureRequest { runtime, port, direction, .. } = request;
-                let direction = direction.map(tracing::field::debug);
-                tracing::info!(runtime, port, direction, "a capture begins");
-                self.parts.stats.add_capture(Arc::clone(&tap.stats));
-                self.set_state(token, State::Capturing);
-                self.tell(Command::Capture(tap));
-            }
-            Err(why) => self.deny(token, socket, "a capture", why),
-        }
+    /// Starts a capture.
+    ///
+    /// # Errors
+    /// Why not.
+    fn capture(&mut self, token: u64, socket: &ClientSocket, request: &CaptureRequest) -> Result<(), String> {
+        let tap = self.make_tap(token, socket, request)?;
+        let CaptureRequest { runtime, port, direction, .. } = request;
+        let direction = direction.map(tracing::field::debug);
+        tracing::info!(runtime, port, direction, "a capture begins");
+        self.parts.stats.add_capture(Arc::clone(&tap.stats));
+        self.set_state(token, State::Capturing);
+        self.tell(Command::Capture(tap));
+        Ok(())
     }
 
-    /// Requests cores for a runtime, or refuses to with a reason.
-    fn request_cores(&mut self, token: u64, socket: &ClientSocket, request: &CoreRequest) {
-        match self.check_core_request(self.uid_of(token), request) {
-            Ok((id, limit)) => {
-                self.tell(Command::RequestCores(id, u64::from_le_bytes(request.cores)));
-                if control::send(socket, &ServerMessage::CoresRequested { limit }, &[]).is_err() {
-                    self.drop_session(token);
-                }
-            }
-            Err(why) => self.deny(token, socket, "cores", why),
+    /// Requests cores for a runtime.
+    ///
+    /// # Errors
+    /// Why not.
+    fn request_cores(
+        &mut self,
+        token: u64,
+        socket: &ClientSocket,
+        request: &CoreRequest,
+    ) -> Result<(), String> {
+        let (id, limit) = self.check_core_request(self.uid_of(token), request)?;
+        self.tell(Command::RequestCores(id, u64::from_le_bytes(request.cores)));
+        self.reply(token, socket, &ServerMessage::CoresRequested { limit });
+        Ok(())
+    }
+
+    /// Sends an answer; ends the conversation if the client does not take it.
+    fn reply(&mut self, token: u64, socket: &ClientSocket, answer: &ServerMessage) {
+        match control::send_encoded(socket, &control::encode(answer), &[]) {
+            Ok(()) => {}
+            Err(error @ ControlError::TooLong) => self.end(token, &error),
+            Err(_) => self.end(token, &ControlError::Closed),
         }
     }
 
@@ -234,33 +246,28 @@ impl Control {
         Ok((id, if is_trusted(owner) { kthreads } else { guaranteed }))
     }
 
-    /// Starts a trace, or refuses it with a reason.
-    fn trace(&mut self, token: u64, socket: &Arc<ClientSocket>, request: &TraceRequest) {
-        match self.make_tracer(token, socket, request) {
-            Ok(tracer) => {
-                tracing::info!(every = request.every, runtime = request.runtime, "a trace begins");
-                self.parts.stats.set_trace(Some(Arc::clone(&tracer.stats)));
-                self.set_state(token, State::Tracing);
-                self.tell(Command::Trace(tracer));
-            }
-            Err(why) => self.deny(token, socket, "a trace", why),
-        }
-    }
-
-    /// Sends the file in which events are recorded, or refuses it with a reason.
-    fn send_record(&mut self, token: u64, socket: &ClientSocket) {
-        if let Err(why) = may_watch(socket).and_then(|()| self.begin_reading(token, socket)) {
-            self.deny(token, socket, "the record of events", why);
-        }
+    /// Starts a trace.
+    ///
+    /// # Errors
+    /// Why not.
+    fn trace(&mut self, token: u64, socket: &ClientSocket, request: &TraceRequest) -> Result<(), String> {
+        let tracer = self.make_tracer(token, socket, request)?;
+        tracing::info!(every = request.every, runtime = request.runtime, "a trace begins");
+        self.parts.stats.set_trace(Some(Arc::clone(&tracer.stats)));
+        self.set_state(token, State::Tracing);
+        self.tell(Command::Trace(tracer));
+        Ok(())
     }
 
     /// Ends a conversation in which this was asked for, with the reason why it is refused.
-    pub(super) fn deny(&mut self, token: u64, socket: &ClientSocket, request: &str, why: String) {
+    pub(super) fn deny(&mut self, token: u64, request: &str, why: String) {
         if self.may_log_for(token) {
             tracing::info!(why, "refused {request}");
         }
-        // Fails if the peer is gone and needs no answer.
-        let _ = control::send(socket, &ServerMessage::Refused { why }, &[]);
+        if let Some(session) = self.sessions.get(&token) {
+            // Fails if the peer is gone and needs no answer.
+            let _ = control::send(&*session.socket, &ServerMessage::Refused { why }, &[]);
+        }
         self.drop_session(token);
     }
 
@@ -316,9 +323,7 @@ impl Control {
     }
 
     pub(super) fn tell(&self, command: Command) {
-        // Fails only while the polling thread ends, when the command has no effect.
-        let _ = self.parts.commands.send(command);
-        self.parts.to_polling.ring();
+        self.parts.commands.send(command);
     }
 
     /// Retries a registration that waits.
@@ -369,13 +374,11 @@ impl Control {
 
     /// Returns whether a registered runtime has hung up and is not yet released.
     fn a_runtime_leaves(&self) -> bool {
-        let mut closed =
-            self.sessions.values().filter(|session| matches!(session.state, State::Registered(_)));
-        closed.any(|session| {
-            let mut fd = [rustix::event::PollFd::new(&*session.socket, rustix::event::PollFlags::RDHUP)];
-            let now = rustix::event::Timespec { tv_sec: 0, tv_nsec: 0 };
-            rustix::event::poll(&mut fd, Some(&now)).is_ok_and(|ready| ready > 0)
-        })
+        let hangs_up = |session: &Session| {
+            matches!(session.state, State::Registered(_))
+                && process::has_event(&*session.socket, PollFlags::RDHUP) == Ok(true)
+        };
+        self.sessions.values().any(hangs_up)
     }
 
     /// Reserves a place, makes the memory and sends the welcome.
@@ -555,19 +558,11 @@ impl Control {
     /// second for a program that has not touched it, and then pass the runtime to the polling
     /// thread, or back to this one with the reason why not.
     fn populate_and_attach(&self, runtime: Box<Runtime>, file: OwnedFd) -> std::io::Result<()> {
-        let (commands, bell) = (self.parts.commands.clone(), Arc::clone(&self.parts.to_polling));
-        let (notices, to_control) = (self.parts.own_notices.clone(), Arc::clone(&self.parts.to_control));
-        // Both fail only while the IOKernel ends. A runtime that has hung up meanwhile is ended by
-        // the polling thread.
+        let (commands, notices) = (self.parts.commands.clone(), self.parts.own_notices.clone());
+        // A runtime that has hung up meanwhile is ended by the polling thread.
         let populate = move || match make_memory(&runtime, &file) {
-            Ok(()) => {
-                let _ = commands.send(Command::Attach(runtime));
-                bell.ring();
-            }
-            Err(reason) => {
-                let _ = notices.send(Notice::Retired(runtime, reason));
-                to_control.ring();
-            }
+            Ok(()) => commands.send(Command::Attach(runtime)),
+            Err(reason) => notices.send(Notice::Retired(runtime, reason)),
         };
         std::thread::Builder::new().name("tailwater-memory".to_owned()).spawn(populate).map(drop)
     }

@@ -23,6 +23,7 @@ mod conversation;
 pub(crate) mod directory;
 mod gate;
 mod instances;
+mod mail;
 mod numbers;
 pub(crate) mod owed;
 mod ports;
@@ -37,38 +38,33 @@ pub(crate) mod watch;
 
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{EventfdFlags, Timespec, eventfd};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{SocketFlags, accept_with};
 use rustix::process::{Pid, geteuid};
 use rustix::thread::CpuSet;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tailwater_host::{ClockSetter, Keeper, Presence};
 use tailwater_sched::RuntimeId;
-use tailwater_sched::alloc::Clock as Rate;
 use tailwater_shm::Clock;
 use tailwater_shm::control::{self, ControlError, Network, Peer, ServerMessage, SocketFile};
 
-use crate::authority::{Authority, Subordinates, User};
-use crate::capture::Tap;
+use crate::authority::{Subordinates, User};
 use crate::config::Config;
-use crate::firewall::{Guard, Multicast};
-use crate::machine::processor_time;
+use crate::machine::{Cores, processor_time};
 use crate::port::PortInterface;
 use crate::runtime::{EndReason, Runtime};
-use crate::stats::{FirewallStats, Stats};
+use crate::stats::Stats;
 use crate::sys::peer;
 use crate::tenant::Key;
-use crate::trace::Tracer;
 use boards::Boards;
 use client::{ClientSocket, Closer};
 use directory::{Directory, Refusal};
 use gate::{Client, Gate, Round, Wait, Work};
+pub(crate) use mail::{Command, Inbox, NewRules, Notice, Post, mailbox};
 use session::{Caller, Session, State};
 use takeover::REUNION;
 use watch::{Heartbeat, Watch};
@@ -80,114 +76,6 @@ const ACCEPTS: usize = 64;
 /// How long no connection is accepted after the kernel could not even refuse one.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// A message from the control thread to the polling thread.
-#[derive(Debug)]
-pub(crate) enum Command {
-    /// Attaches a runtime: its frames are taken from now on, and it is lent no core yet.
-    Attach(Box<Runtime>),
-    /// The runtime has been sent `Ready`: it may be lent cores.
-    Begin(RuntimeId),
-    /// Of two instances with one address, which are both attached, this one is the later.
-    Pair {
-        earlier: RuntimeId,
-        later: RuntimeId,
-    },
-    End(RuntimeId, EndReason),
-    /// A client requests cores for the runtime: a word of requests.
-    RequestCores(RuntimeId, u64),
-    /// Ends the polling thread's work: another IOKernel takes over.
-    Leave,
-    /// All programs of the previous IOKernel have registered.
-    Reunited,
-    /// Puts other firewall rules into effect.
-    Rules(Box<NewRules>),
-    /// Moves programs to the tenants of these keys.
-    Rekey(Vec<(RuntimeId, Key)>),
-    /// Starts copying frames for a watcher.
-    Capture(Box<Tap>),
-    /// The watcher with this number is gone.
-    EndCapture(u64),
-    /// Starts tracing requests.
-    Trace(Box<Tracer>),
-    /// The tracer with this number is gone.
-    EndTrace(u64),
-    /// These of the managed cores can be used at present.
-    Present(Box<CpuSet>),
-    /// True if the clock rates of the policy are set.
-    Clocks(bool),
-}
-
-/// Firewall rules that come into effect while programs run.
-#[derive(Debug)]
-pub(crate) struct NewRules {
-    /// The compiled rules and limits of registered programs.
-    pub(crate) guards: Vec<(RuntimeId, Option<Box<Guard>>)>,
-    /// Counters of the rules.
-    pub(crate) stats: Arc<FirewallStats>,
-    pub(crate) ethertypes: Vec<u16>,
-    pub(crate) multicast: Multicast,
-}
-
-/// A message to the control thread, from the polling thread unless said otherwise.
-#[derive(Debug)]
-pub(crate) enum Notice {
-    /// The switch has the runtime's address.
-    Attached(RuntimeId),
-    /// The runtime's cores are back in the ledger, and its rings are no longer accessed.
-    Retired(Box<Runtime>, EndReason),
-    /// The tap's ring is no longer accessed.
-    CaptureEnded(Box<Tap>),
-    /// The tracer's ring is no longer accessed.
-    TraceEnded(Box<Tracer>),
-    /// A new configuration, from outside.
-    Reload(Box<Config>, Authority, reload::Answer),
-    /// The policy is at this clock rate.
-    Clock(Rate),
-    /// Ordinary threads are to be kept off these cores.
-    Reserved(Box<CpuSet>),
-    /// The polling thread ends.
-    Stop,
-}
-
-/// The signal of one direction of messages between the two threads: a flag for the running side, a
-/// descriptor that wakes the sleeping one.
-#[derive(Debug)]
-pub(crate) struct Bell {
-    fd: OwnedFd,
-    rung: AtomicBool,
-}
-
-impl Bell {
-    pub(crate) fn new() -> Result<Arc<Self>, Errno> {
-        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Self { fd, rung: AtomicBool::new(false) }))
-    }
-
-    pub(crate) fn ring(&self) {
-        // Release: pairs with the Acquire in `take`: a thread that sees the flag sees what was
-        // queued before.
-        self.rung.store(true, Ordering::Release);
-        // Fails only if the counter is at its maximum, and then the descriptor is readable already.
-        let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
-    }
-
-    /// Returns whether it was rung since the last call: one load if it was not.
-    #[inline(always)]
-    pub(crate) fn take(&self) -> bool {
-        // Relaxed: a hint. Acquire in the swap: pairs with the Release in `ring`.
-        self.rung.load(Ordering::Relaxed) && self.rung.swap(false, Ordering::Acquire)
-    }
-
-    /// Makes the descriptor unreadable again, after it woke the reader.
-    pub(crate) fn silence(&self) {
-        let _ = rustix::io::read(&self.fd, &mut [0u8; 8]);
-    }
-
-    pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
-    }
-}
-
 /// What a runtime is sent about the network and the machine.
 #[derive(Debug, Clone)]
 pub(crate) struct Surroundings {
@@ -195,8 +83,21 @@ pub(crate) struct Surroundings {
     pub(crate) gateway: Option<Ipv4Addr>,
     pub(crate) iokernel_core: u16,
     pub(crate) managed_cores: Vec<u16>,
-    pub(crate) unmanaged: rustix::thread::CpuSet,
-    pub(crate) all_cores: rustix::thread::CpuSet,
+    pub(crate) unmanaged: CpuSet,
+    pub(crate) all_cores: CpuSet,
+}
+
+impl Surroundings {
+    pub(crate) fn new(clock: Clock, gateway: Option<Ipv4Addr>, cores: &Cores) -> Self {
+        Self {
+            clock,
+            gateway,
+            iokernel_core: cores.iokernel.0,
+            managed_cores: cores.managed_numbers(),
+            unmanaged: cores.unmanaged(),
+            all_cores: cores.all(),
+        }
+    }
 }
 
 /// The state of the control thread.
@@ -249,16 +150,12 @@ pub(crate) struct Parts {
     /// The kernel lets no descriptors into sockets accepted from `listener`.
     pub(crate) refuses_descriptors: bool,
     pub(crate) directory: Directory,
-    pub(crate) commands: Sender<Command>,
-    pub(crate) notices: Receiver<Notice>,
+    pub(crate) commands: Post<Command>,
+    pub(crate) notices: Inbox<Notice>,
     /// The file in which the polling thread records events.
     pub(crate) record: OwnedFd,
     /// The other end, for threads of the control thread's own.
-    pub(crate) own_notices: Sender<Notice>,
-    /// Rung after a command was queued.
-    pub(crate) to_polling: Arc<Bell>,
-    /// Rung by the polling thread after a notice was queued.
-    pub(crate) to_control: Arc<Bell>,
+    pub(crate) own_notices: Post<Notice>,
     pub(crate) stats: Arc<Stats>,
     /// Sets clock rates, and puts them back when the control thread ends.
     pub(crate) clocks: ClockSetter,
@@ -330,7 +227,7 @@ impl Control {
         epoll::add(&epoll, &parts.listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         let spare = Some(new_spare()?);
         let (now, programs) = (Instant::now(), parts.config.max_runtimes);
-        epoll::add(&epoll, &parts.to_control.fd, EventData::new_u64(BELL), EventFlags::IN)?;
+        epoll::add(&epoll, parts.notices.fd(), EventData::new_u64(BELL), EventFlags::IN)?;
         Ok(Self {
             parts,
             epoll,
@@ -426,7 +323,7 @@ impl Control {
     /// anew is handed over in a takeover from now on, and the polling thread wakes to use it.
     fn look_at_interfaces(&mut self) {
         let now = Instant::now();
-        let Parts { directory, interfaces, devices, to_polling, .. } = &mut self.parts;
+        let Parts { directory, interfaces, devices, commands, .. } = &mut self.parts;
         let addresses = directory.take_changed();
         for interface in interfaces {
             if let Some(addresses) = &addresses {
@@ -435,7 +332,7 @@ impl Control {
             if let Some(files) = interface.look(now) {
                 let port = devices.iter_mut().find(|devices| devices.port == interface.name());
                 port.expect("each port has an entry").files = files;
-                to_polling.ring();
+                commands.ring();
             }
             if let Some(taken) = interface.take_taken() {
                 directory.set_taken(taken);
@@ -667,9 +564,9 @@ impl Control {
 
     /// Takes back what the polling thread has released. Returns false if the thread must stop.
     fn read_notices(&mut self) -> bool {
-        self.parts.to_control.silence();
+        self.parts.notices.silence();
         let (mut retired, mut rate) = (false, None);
-        while let Ok(notice) = self.parts.notices.try_recv() {
+        while let Some(notice) = self.parts.notices.next() {
             match notice {
                 Notice::Attached(id) => self.greet(id),
                 Notice::Retired(runtime, reason) => {
@@ -703,13 +600,7 @@ impl Control {
         }
         if retired {
             // A registration may have waited for a name or an address that is free now.
-            let waiting: Vec<u64> = self
-                .sessions
-                .iter()
-                .filter(|(_, session)| matches!(session.state, State::Waiting(_)))
-                .map(|(token, _)| *token)
-                .collect();
-            for token in waiting {
+            for token in self.tokens(|session| matches!(session.state, State::Waiting(_))) {
                 let (caller, began) = (self.caller_of(token), processor_time());
                 self.retry(token);
                 self.charge(caller, Work::Service, began);
@@ -775,13 +666,14 @@ impl Control {
     /// Ends conversations whose deadline has passed.
     fn drop_the_silent(&mut self) {
         let now = Instant::now();
-        let late: Vec<u64> = self
-            .sessions
-            .iter()
-            .filter(|(_, session)| session.deadline.is_some_and(|deadline| deadline < now))
-            .map(|(token, _)| *token)
-            .collect();
+        let late = self.tokens(|session| session.deadline.is_some_and(|deadline| deadline < now));
         late.into_iter().for_each(|token| self.drop_session(token));
+    }
+
+    /// Returns the numbers of the connections that `which` chooses.
+    fn tokens(&self, which: impl Fn(&Session) -> bool) -> Vec<u64> {
+        let chosen = self.sessions.iter().filter(|(_, session)| which(session));
+        chosen.map(|(&token, _)| token).collect()
     }
 
     /// Removes a connection that is not registered, and takes back the place it was offered.

@@ -100,14 +100,18 @@ impl Folder {
 /// that it has not ended: what was read of `/proc/PID` before was of this process.
 pub(super) fn check(process: &OwnedFd, folder: &Folder) -> Result<(), Refusal> {
     let (pid, connected, is_same_user) = (folder.pid, folder.user, folder.is_of_user());
-    let mut fd = [PollFd::new(process, PollFlags::IN)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
     // The descriptor becomes readable when the process ends.
-    match poll(&mut fd, Some(&now)) {
-        Ok(0) if is_same_user => Ok(()),
-        Ok(0) => Err(Refusal::UserChanged { pid, connected }),
+    match has_event(process, PollFlags::IN) {
+        Ok(false) if is_same_user => Ok(()),
+        Ok(false) => Err(Refusal::UserChanged { pid, connected }),
         _ => Err(Refusal::ProcessGone { pid }),
     }
+}
+
+/// Returns whether one of these events has happened at a descriptor.
+pub(super) fn has_event(fd: &impl AsFd, events: PollFlags) -> Result<bool, Errno> {
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    Ok(poll(&mut [PollFd::new(fd, events)], Some(&at_once))? > 0)
 }
 
 #[cfg(test)]

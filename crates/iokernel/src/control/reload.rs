@@ -10,11 +10,11 @@
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::mpsc::{Sender, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use tailwater_sched::RuntimeId;
 
 use super::session::State;
-use super::{Bell, Command, Control, NewRules, Notice, is_trusted};
+use super::{Command, Control, NewRules, Notice, Post, is_trusted};
 use crate::authority::Authority;
 use crate::config::{Config, ConfigError};
 use crate::firewall::Guard;
@@ -58,13 +58,12 @@ pub(crate) type Answer = SyncSender<Result<Changes, ConfigError>>;
 /// Passes new configurations to a running IOKernel, from any thread.
 #[derive(Debug, Clone)]
 pub struct Reloader {
-    notices: Sender<Notice>,
-    bell: Arc<Bell>,
+    notices: Post<Notice>,
 }
 
 impl Reloader {
-    pub(crate) fn new(notices: Sender<Notice>, bell: Arc<Bell>) -> Self {
-        Self { notices, bell }
+    pub(crate) fn new(notices: Post<Notice>) -> Self {
+        Self { notices }
     }
 
     /// Puts `config` into effect, and returns what it changed. Waits until the IOKernel
@@ -79,8 +78,9 @@ impl Reloader {
         let authority = Authority::resolve(&config)?;
         let (answer, answered) = sync_channel(1);
         let notice = Notice::Reload(Box::new(config), authority, answer);
-        self.notices.send(notice).map_err(|_| ReloadError::Ended)?;
-        self.bell.ring();
+        if !self.notices.send(notice) {
+            return Err(ReloadError::Ended);
+        }
         Ok(answered.recv().map_err(|_| ReloadError::Ended)??)
     }
 }

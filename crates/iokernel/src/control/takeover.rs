@@ -90,20 +90,22 @@ impl Control {
         &self.parts.devices
     }
 
-    /// Hands the client what it needs to take this IOKernel's place, or refuses with a reason.
-    pub(super) fn hand_over(&mut self, token: u64, socket: &Arc<ClientSocket>, wish: &Takeover) {
-        if let Err(why) = self.may_take_over(socket, wish) {
-            return self.deny(token, socket, "a takeover", why);
-        }
+    /// Hands the client what it needs to take this IOKernel's place.
+    ///
+    /// # Errors
+    /// Why not.
+    pub(super) fn hand_over(
+        &mut self,
+        token: u64,
+        socket: &ClientSocket,
+        wish: &Takeover,
+    ) -> Result<(), String> {
+        self.may_take_over(socket, wish)?;
         let devices = &self.parts.devices;
         let files = devices.iter().flat_map(|port| &port.files).map(AsFd::as_fd);
-        let programs = match self.parts.directory.registered().to_file() {
-            Ok(programs) => programs,
-            Err(error) => {
-                let why = format!("it cannot write the list of its programs ({error})");
-                return self.deny(token, socket, "a takeover", why);
-            }
-        };
+        let programs = self.parts.directory.registered().to_file();
+        let programs =
+            programs.map_err(|error| format!("it cannot write the list of its programs ({error})"))?;
         // Without a descriptor of this process the other one does not kill it if it hangs.
         let process = pidfd_open(getpid(), PidfdFlags::empty()).ok();
         let first =
@@ -111,13 +113,12 @@ impl Control {
         let first: Vec<BorrowedFd<'_>> = first.into_iter().flatten().collect();
         let fds: Vec<BorrowedFd<'_>> = first.iter().copied().chain(files).collect();
         if fds.len() > MAX_FDS {
-            let why = format!(
+            return Err(format!(
                 "its ports have {} descriptors, and {} can be handed over at most: stop it, then start the other one \
                  without --takeover; its programs wait for it",
                 fds.len() - first.len(),
                 MAX_FDS - first.len()
-            );
-            return self.deny(token, socket, "a takeover", why);
+            ));
         }
         let ports = devices
             .iter()
@@ -127,7 +128,7 @@ impl Control {
             })
             .collect();
         let process = process.is_some().then(|| getpid().as_raw_nonzero().get());
-        match control::send(&**socket, &ServerMessage::Handover(Handover { process, ports }), &fds) {
+        match control::send(socket, &ServerMessage::Handover(Handover { process, ports }), &fds) {
             Ok(()) => {
                 tracing::info!("another IOKernel prepares to take over");
                 self.set_state(token, State::Succeeding);
@@ -137,12 +138,13 @@ impl Control {
                 self.drop_session(token);
             }
         }
+        Ok(())
     }
 
     /// Ends this IOKernel, unless the client that takes its place is gone.
     pub(super) fn leave(&mut self, token: u64, socket: Arc<ClientSocket>) {
         if self.successor.is_some() {
-            return self.deny(token, &socket, "a takeover", TAKEN.to_owned());
+            return self.deny(token, "a takeover", TAKEN.to_owned());
         }
         if let Err(error) = control::send(&*socket, &ServerMessage::Leaving, &[]) {
             tracing::info!(%error, "the other IOKernel does not take over");

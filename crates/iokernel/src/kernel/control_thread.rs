@@ -6,14 +6,13 @@
 use rustix::io::Errno;
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::sched_setaffinity;
-use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use tailwater_host::cpu_set;
 
 use super::start_error::StartError;
 use crate::control::watch::Heartbeat;
-use crate::control::{Bell, Control, Notice};
+use crate::control::{Control, Notice, Post};
 use crate::machine::Cores;
 
 /// What the thread works with.
@@ -29,8 +28,7 @@ pub(super) struct ControlThread {
     handle: Option<JoinHandle<()>>,
     /// `None` after its work has begun.
     gate: Option<Sender<Work>>,
-    notices: Sender<Notice>,
-    bell: Arc<Bell>,
+    notices: Post<Notice>,
     /// The polling thread's core is the only one that it may use.
     pub(super) shares_core: bool,
 }
@@ -40,11 +38,7 @@ impl ControlThread {
     ///
     /// # Errors
     /// If Linux refuses it.
-    pub(super) fn start(
-        cores: &Cores,
-        notices: &Sender<Notice>,
-        bell: &Arc<Bell>,
-    ) -> Result<Self, StartError> {
+    pub(super) fn start(cores: &Cores, notices: Post<Notice>) -> Result<Self, StartError> {
         // Not on the managed cores, and not on the polling thread's if there is another.
         let elsewhere: Vec<_> = cores
             .allowed
@@ -71,8 +65,7 @@ impl ControlThread {
                 what: "start the control thread",
                 source: Errno::from_io_error(&e).unwrap_or(Errno::AGAIN),
             })?;
-        let (notices, bell) = (notices.clone(), Arc::clone(bell));
-        Ok(Self { handle: Some(handle), gate: Some(gate), notices, bell, shares_core })
+        Ok(Self { handle: Some(handle), gate: Some(gate), notices, shares_core })
     }
 
     /// Begins its work.
@@ -87,9 +80,7 @@ impl ControlThread {
 impl Drop for ControlThread {
     fn drop(&mut self) {
         self.gate = None;
-        // Fails if the thread has ended already.
-        let _ = self.notices.send(Notice::Stop);
-        self.bell.ring();
+        self.notices.send(Notice::Stop);
         if let Some(handle) = self.handle.take() {
             // Fails only if the thread panicked, which it has reported itself.
             let _ = handle.join();

@@ -23,14 +23,14 @@ use tailwater_shm::clock::Clock;
 use tailwater_shm::priority::{self, Rank};
 use tailwater_shm::{Cycles, clock};
 
-use super::Polling;
 use super::batch_jobs::{self, BatchJobs};
 use super::contest::{self, ContentionDetector, Look};
+use super::polling::Polling;
 use super::quiet;
 use super::share::{CpuShare, FIRST_PART_US, SLICE_US, Step, Waiting};
 use crate::allocator::{Beside, PollUrgency, Ranks};
 use crate::config::Config;
-use crate::control::watch::Place;
+use crate::control::watch::Stage;
 use crate::machine::{self, Cores};
 use crate::real_time::{self, NoRealTime};
 use rustix::thread::{Timespec, nanosleep};
@@ -216,14 +216,14 @@ impl Polling {
     /// Sleeps for a slice, in which ordinary threads run. It ends after its first part if none
     /// waits by then.
     fn give_slice(&mut self, now: Cycles) {
-        self.enter(Place::Slice);
+        self.enter(Stage::Slice);
         sleep_us(FIRST_PART_US);
         // Others may have kept the core for longer.
         let spent_us = self.clock.to_ns(clock::now().saturating_sub(now)) / 1_000;
         if spent_us < SLICE_US && self.others_wait(now) {
             sleep_us(SLICE_US - spent_us);
         }
-        self.enter(Place::Handoffs);
+        self.enter(Stage::Handoffs);
         let after = clock::now();
         if let Some(Neighbours { share, .. }) = &mut self.neighbours {
             share.gave(now, after);

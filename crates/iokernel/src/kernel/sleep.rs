@@ -39,9 +39,9 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::layout::{ASLEEP, ASLEEP_BESIDE_FREE_CORES, AWAKE};
 use tailwater_shm::{Cycles, clock};
 
-use super::Polling;
+use super::polling::Polling;
 use crate::allocator::Allocator;
-use crate::control::watch::Place;
+use crate::control::watch::Stage;
 use crate::port::Port;
 use crate::runtime::Runtime;
 use crate::switch::Switch;
@@ -83,7 +83,7 @@ impl Polling {
             self.lower_best_effort();
             self.world.stats.polling.sleeps.add(1);
             let awake_until = clock::now();
-            self.enter(Place::Asleep);
+            self.enter(Stage::Asleep);
             let rung = self.wait(timeout);
             let slept = clock::now().saturating_sub(awake_until);
             // A sleep that an event ended is shorter, and shows nothing.
@@ -92,7 +92,7 @@ impl Polling {
             }
             // Before the place: it is progress, also to one who looks between the two.
             self.world.stats.polling.iterations.add(1);
-            self.enter(Place::Decisions);
+            self.enter(Stage::Decisions);
             let woken = clock::now();
             self.world.stats.polling.slept_ns.add(self.clock.to_ns(woken.saturating_sub(now)));
             self.judge_rings(&rung, awake_until.saturating_sub(now), woken);
@@ -121,7 +121,7 @@ impl Polling {
     /// Waits for an event; returns the runtimes whose doorbells rang.
     fn wait(&mut self, timeout_ns: u64) -> Vec<RuntimeId> {
         let mut fds = vec![
-            PollFd::from_borrowed_fd(self.from_control.fd(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.commands.fd(), PollFlags::IN),
             PollFd::new(&self.doorbells, PollFlags::IN),
             PollFd::new(&self.deaths, PollFlags::IN),
         ];
@@ -135,7 +135,7 @@ impl Polling {
         // Interrupted by a signal: continue, as after any other wake.
         let _ = poll(&mut fds, Some(&timeout));
         if fds[0].revents().contains(PollFlags::IN) {
-            self.from_control.silence();
+            self.commands.silence();
         }
         let mut rung = Vec::new();
         if fds[1].revents().contains(PollFlags::IN) {

@@ -22,7 +22,7 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::classes::{ClassReader, ClassRecord, Percentiles};
@@ -496,6 +496,11 @@ pub struct Stats {
     registrations: Mutex<Registrations>,
 }
 
+/// Locks what a thread that panicked may have left locked: each is consistent at any time.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 impl Stats {
     /// Returns zeroed counters for ports of these names, with their own reports, for the rules of
     /// this firewall, and for these managed cores, in the topology's order.
@@ -551,91 +556,82 @@ impl Stats {
 
     /// Returns the registered runtimes.
     pub fn runtimes(&self) -> Vec<Arc<RuntimeStats>> {
-        self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.runtimes).clone()
     }
 
     pub(crate) fn set_facts(&self, facts: Value) {
-        *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = facts;
+        *lock(&self.facts) = facts;
     }
 
     /// Adds a runtime, which the polling thread does not know yet.
     pub(crate) fn add_runtime(&self, runtime: Arc<RuntimeStats>) {
-        let mut registrations = self.registrations.lock().unwrap_or_else(PoisonError::into_inner);
-        registrations.note(runtime.id, &runtime.name, clock::now());
-        drop(registrations);
-        self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).push(runtime);
+        lock(&self.registrations).note(runtime.id, &runtime.name, clock::now());
+        lock(&self.runtimes).push(runtime);
     }
 
     pub(crate) fn remove_runtime(&self, id: RuntimeId) {
-        self.runtimes.lock().unwrap_or_else(PoisonError::into_inner).retain(|runtime| runtime.id != id);
+        lock(&self.runtimes).retain(|runtime| runtime.id != id);
     }
 
     /// Notes that a registration under this name was refused.
     pub(crate) fn note_refusal(&self, name: &str, user: u32, why: &str) {
-        let mut refusals = self.refusals.lock().unwrap_or_else(PoisonError::into_inner);
-        refusals.note(name, user, why, Instant::now());
+        lock(&self.refusals).note(name, user, why, Instant::now());
     }
 
     /// Returns the active captures.
     pub fn captures(&self) -> Vec<Arc<CaptureStats>> {
-        self.captures.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.captures).clone()
     }
 
     pub(crate) fn add_capture(&self, capture: Arc<CaptureStats>) {
-        self.captures.lock().unwrap_or_else(PoisonError::into_inner).push(capture);
+        lock(&self.captures).push(capture);
     }
 
     pub(crate) fn remove_capture(&self, id: u64) {
-        self.captures.lock().unwrap_or_else(PoisonError::into_inner).retain(|capture| capture.id != id);
+        lock(&self.captures).retain(|capture| capture.id != id);
     }
 
     /// Returns the counters of the present firewall rules.
     pub fn firewall(&self) -> Arc<FirewallStats> {
-        Arc::clone(&self.firewall.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&lock(&self.firewall))
     }
 
     /// Replaces the counters, for new rules.
     pub(crate) fn set_firewall(&self, rules: Arc<FirewallStats>) {
-        *self.firewall.lock().unwrap_or_else(PoisonError::into_inner) = rules;
+        *lock(&self.firewall) = rules;
     }
 
     /// Returns the active trace.
     pub fn trace(&self) -> Option<Arc<TraceStats>> {
-        self.trace.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.trace).clone()
     }
 
     pub(crate) fn set_trace(&self, trace: Option<Arc<TraceStats>>) {
-        *self.trace.lock().unwrap_or_else(PoisonError::into_inner) = trace;
+        *lock(&self.trace) = trace;
     }
 
     /// Returns everything as one JSON document.
     pub fn to_json(&self) -> Value {
         let handoffs = BTreeMap::from(HandoffKind::ALL.map(|kind| (kind.name(), self.handoff(kind))));
         let mut threads = MOST_THREADS;
-        let runtimes: Vec<Value> = self
-            .runtimes()
-            .iter()
-            .map(|r| {
-                let shown = if r.threads.len() <= threads { &r.threads[..] } else { &[] };
-                threads -= shown.len();
-                r.to_json(shown)
-            })
-            .collect();
-        let captures: Vec<Value> = self
-            .captures()
-            .iter()
-            .map(|c| {
-                json!({ "id": c.id, "runtime": c.request.runtime, "port": c.request.port,
-                        "captured": c.captured, "dropped": c.dropped })
-            })
-            .collect();
+        let runtime = |r: &Arc<RuntimeStats>| {
+            let shown = if r.threads.len() <= threads { &r.threads[..] } else { &[] };
+            threads -= shown.len();
+            r.to_json(shown)
+        };
+        let runtimes: Vec<Value> = self.runtimes().iter().map(runtime).collect();
+        let capture = |c: &Arc<CaptureStats>| {
+            json!({ "id": c.id, "runtime": c.request.runtime, "port": c.request.port,
+                    "captured": c.captured, "dropped": c.dropped })
+        };
+        let captures: Vec<Value> = self.captures().iter().map(capture).collect();
         let trace = self.trace().map(|t| {
             json!({ "id": t.id, "every": t.request.every, "runtime": t.request.runtime,
                     "sampled": t.sampled, "lost": t.lost })
         });
         let mut document = json!({
             "bucket_bounds_ns": BOUNDS_NS,
-            "iokernel": *self.facts.lock().unwrap_or_else(PoisonError::into_inner),
+            "iokernel": *lock(&self.facts),
             "loop": self.polling,
             "switch": self.switch,
             "firewall": self.firewall().to_json(),
@@ -649,8 +645,8 @@ impl Stats {
             "runtimes": runtimes,
             "captures": captures,
             "trace": trace,
-            "refusals": self.refusals.lock().unwrap_or_else(PoisonError::into_inner).to_json(Instant::now()),
-            "registrations": self.registrations.lock().unwrap_or_else(PoisonError::into_inner).to_json(),
+            "refusals": lock(&self.refusals).to_json(Instant::now()),
+            "registrations": lock(&self.registrations).to_json(),
         });
         let length = length::shorten(&mut document, MAX_MESSAGE - REST_OF_MESSAGE);
         self.add_classes(&mut document, (MAX_MESSAGE - REST_OF_MESSAGE).saturating_sub(length));
@@ -667,12 +663,12 @@ impl Stats {
             document["runtimes"].as_array_mut().into_iter().flatten().zip(&mut published)
         {
             let mut used = 0;
-            let shown = classes.iter().take_while(|class| {
+            let fits = |class: &&Value| {
                 // With a comma.
                 used += class.to_string().len() + 1;
                 used <= share
-            });
-            let shown = shown.count();
+            };
+            let shown = classes.iter().take_while(fits).count();
             runtime["classes_left_out"] = json!(classes.len() - shown);
             classes.truncate(shown);
             runtime["classes"] = Value::Array(core::mem::take(classes));

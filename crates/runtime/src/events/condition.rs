@@ -82,8 +82,9 @@ impl DatagramRange {
 pub enum Condition {
     /// A peer has connected to a listener (knock). Nothing of the connection is reported until
     /// [`accept`](super::EventLoop::accept); [`close`](super::EventLoop::close) rejects it.
-    /// The loop has taken it out of the listener's backlog, which bounds it no more: call one of
-    /// both at once. One that its peer resets before is not reported.
+    /// Call one of the two at once: the connection no longer counts to the listener's backlog, so
+    /// the backlog does not limit how many such connections there are. A connection that its peer
+    /// resets before this condition is not reported.
     Incoming {
         /// The listener's.
         listener: Token,
@@ -92,16 +93,16 @@ pub enum Condition {
         /// Address of the peer.
         peer: SocketAddr,
     },
-    /// A connection that this side opened is established (connected). One that fails is
-    /// [`Closed`](Self::Closed) instead.
+    /// A connection that this side opened is established (connected). If it fails,
+    /// [`Closed`](Self::Closed) is reported instead.
     Connected {
         /// The program's name for it.
         token: Token,
         /// The loop's name for it.
         handle: Handle,
     },
-    /// Data has arrived (recv): [`data`](super::EventLoop::data) returns it, behind what was lent
-    /// before and is not consumed.
+    /// Data has arrived (recv): [`data`](super::EventLoop::data) returns it, after the earlier
+    /// bytes that are not consumed yet.
     Received {
         /// The program's name for it.
         token: Token,
@@ -118,13 +119,14 @@ pub enum Condition {
         handle: Handle,
         /// Address of its sender.
         from: SocketAddr,
-        /// What [`datagram`](super::EventLoop::datagram) returns its data for, in this round.
+        /// The argument for which [`datagram`](super::EventLoop::datagram) returns its data, in
+        /// this round.
         range: DatagramRange,
     },
-    /// A connection of which a [`send`](super::EventLoop::send) was not accepted in full has room
-    /// again (sent). With [`report_acknowledged`](super::EventLoop::report_acknowledged) also one
-    /// whose peer has acknowledged something; one that both sides have shut down does not wait for
-    /// the rest.
+    /// A connection has room again after a [`send`](super::EventLoop::send) that was not accepted
+    /// in full (sent). With [`report_acknowledged`](super::EventLoop::report_acknowledged) also:
+    /// the peer has acknowledged bytes. Once both sides have shut down, acknowledgments that are
+    /// still missing are not reported.
     Window {
         /// The program's name for it.
         token: Token,
@@ -142,7 +144,7 @@ pub enum Condition {
         /// The loop's name for it.
         handle: Handle,
     },
-    /// An earlier datagram of a connected UDP socket was not delivered. The socket goes on.
+    /// An earlier datagram of a connected UDP socket was not delivered. The socket stays usable.
     Undelivered {
         /// The program's name for the socket.
         token: Token,

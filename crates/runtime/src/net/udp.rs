@@ -69,7 +69,7 @@ pub struct UdpSocket {
     pub(super) shared: Arc<Shared>,
 }
 
-/// The stack's socket. The next socket may have the same one.
+/// The stack's socket, which a later `UdpSocket` may use once this one is closed.
 #[derive(Debug)]
 pub(crate) struct UdpEndpoint(pub(crate) &'static Endpoint);
 
@@ -91,7 +91,7 @@ pub(super) struct Shared {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        // The endpoint is used again; what watches this socket is not for the next.
+        // The next socket may use the endpoint again, and must not notify watchers of this one.
         self.endpoint.inbound().readers().watchers().close();
         self.stack.close_udp(self.endpoint);
     }

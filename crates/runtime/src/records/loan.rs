@@ -49,7 +49,7 @@ impl Loan {
         Self { region, class, raise, managed_cores, doorbell, board, first_place }
     }
 
-    /// Gives the runtime this place at a board, in the stead of the one that it had.
+    /// Gives the runtime this place at a board, instead of its former one.
     ///
     /// # Errors
     /// If the memory of the board cannot take the place of the old one's; see [`Board::succeed`].
@@ -94,8 +94,8 @@ impl Loan {
         self.managed_cores.load(Ordering::Relaxed)
     }
 
-    /// Puts what came with a later registration in the place of the old: what the IOKernel says of
-    /// the machine, and its doorbell.
+    /// Replaces the number of managed cores, the rank and the doorbell by those of a later
+    /// registration.
     ///
     /// # Errors
     /// The kernel's error; then nothing has changed.
@@ -112,8 +112,8 @@ impl Loan {
 
     /// Records that the IOKernel has ended: no doorbell is rung for it any more.
     pub fn end(&self) {
-        // Relaxed: a kthread that sees it late rings once more. An IOKernel killed in its sleep
-        // has left another value, and none writes it again.
+        // Relaxed: a kthread that sees it late rings once more. An IOKernel that was killed while
+        // it slept has left `asleep` set, and no IOKernel writes this word again.
         self.region.asleep().store(AWAKE, Ordering::Relaxed);
     }
 
@@ -129,7 +129,7 @@ impl Loan {
     /// True if the IOKernel sleeps and a core is free.
     #[inline]
     pub fn sleeps_beside_free_cores(&self) -> bool {
-        // Relaxed: a hint, looked at again and again.
+        // Relaxed: a hint, which is read again at each look.
         self.region.asleep().load(Ordering::Relaxed) == ASLEEP_BESIDE_FREE_CORES
     }
 

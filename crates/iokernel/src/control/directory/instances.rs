@@ -94,19 +94,19 @@ impl Directory {
     /// Returns a registration as it counts beside the other instance: without the guaranteed cores
     /// that pass from one to the other.
     pub(super) fn beyond_other(&self, user: &User, wish: &Register) -> Register {
-        let other = self.beside(user, wish).ok().flatten().map_or(0, Entry::guaranteed);
+        let other = self.beside(user, wish).ok().flatten().map_or(0, |other| other.held().guaranteed as u16);
         Register { guaranteed: wish.guaranteed.saturating_sub(other), ..wish.clone() }
     }
 
     /// Returns the guaranteed cores of an entry beyond those of the instance that replaces it.
-    pub(super) fn guaranteed_beyond(&self, entry: &Entry) -> u16 {
-        if entry.wish.instance != Instance::Replaced {
-            return entry.guaranteed();
-        }
-        let later =
-            |other: &&Entry| other.wish.instance == Instance::Replaces && other.wish.name == entry.wish.name;
-        let later = self.entries.values().find(later).map_or(0, Entry::guaranteed);
-        entry.guaranteed().saturating_sub(later)
+    pub(super) fn guaranteed_beyond(&self, entry: &Entry) -> u64 {
+        let is_later = |other: &&Entry| {
+            entry.wish.instance == Instance::Replaced
+                && other.wish.instance == Instance::Replaces
+                && other.wish.name == entry.wish.name
+        };
+        let later = self.entries.values().find(is_later).map_or(0, |later| later.held().guaranteed);
+        entry.held().guaranteed.saturating_sub(later)
     }
 
     /// Notes which of two instances is the later one: that with this number, unless it says that

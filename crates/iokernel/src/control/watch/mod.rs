@@ -32,7 +32,7 @@ const RAN: u32 = 4;
 /// Where the polling thread is in an iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub(crate) enum Place {
+pub(crate) enum Stage {
     /// Before the first iteration, or after the last.
     Outside,
     /// Follows hand-offs.
@@ -51,16 +51,17 @@ pub(crate) enum Place {
     Slice,
 }
 
-impl Place {
-    const ALL: [Self; 8] = [
-        Self::Outside,
-        Self::Handoffs,
-        Self::Egress,
-        Self::Ports,
-        Self::Decisions,
-        Self::Registrations,
-        Self::Asleep,
-        Self::Slice,
+impl Stage {
+    /// All, each at its own number, in words.
+    const ALL: [(Self, &str); 8] = [
+        (Self::Outside, "outside of the loop"),
+        (Self::Handoffs, "following hand-offs"),
+        (Self::Egress, "taking frames out of egress rings"),
+        (Self::Ports, "polling ports"),
+        (Self::Decisions, "deciding about cores"),
+        (Self::Registrations, "attaching or ending programs"),
+        (Self::Asleep, "asleep"),
+        (Self::Slice, "leaving its core to others"),
     ];
 
     /// Returns whether no iteration is expected to end soon.
@@ -69,18 +70,9 @@ impl Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Outside => "outside of the loop",
-            Self::Handoffs => "following hand-offs",
-            Self::Egress => "taking frames out of egress rings",
-            Self::Ports => "polling ports",
-            Self::Decisions => "deciding about cores",
-            Self::Registrations => "attaching or ending programs",
-            Self::Asleep => "asleep",
-            Self::Slice => "leaving its core to others",
-        })
+        f.write_str(Self::ALL[*self as usize].1)
     }
 }
 
@@ -91,14 +83,13 @@ pub(crate) struct Progress(AtomicU8);
 impl Progress {
     /// Publishes the place: one plain store.
     #[inline(always)]
-    pub(crate) fn set(&self, place: Place) {
+    pub(crate) fn set(&self, place: Stage) {
         // Relaxed: a hint for people, which publishes nothing else.
         self.0.store(place as u8, Ordering::Relaxed);
     }
 
-    fn get(&self) -> Place {
-        let number = self.0.load(Ordering::Relaxed);
-        Place::ALL.into_iter().find(|&place| place as u8 == number).unwrap_or(Place::Outside)
+    fn get(&self) -> Stage {
+        Stage::ALL[usize::from(self.0.load(Ordering::Relaxed))].0
     }
 }
 
@@ -108,7 +99,7 @@ pub(crate) struct Sight {
     pub(crate) at: Instant,
     /// Iterations ended so far.
     pub(crate) iterations: u64,
-    pub(crate) place: Place,
+    pub(crate) place: Stage,
     /// Processor time it has had, if Linux keeps that account.
     pub(crate) ran: Option<Duration>,
     /// Its state, by the letter of proc_pid_stat(5).

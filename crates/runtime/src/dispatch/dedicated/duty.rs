@@ -7,7 +7,7 @@
 
 use super::Group;
 use crate::ground::guard::NoPreempt;
-use crate::records::kthread::NO_CORE;
+use crate::records::kthread::{Kthread, NO_CORE};
 use crate::verbs::quantum;
 use crate::verbs::switch::{others_wait, yield_now};
 use core::sync::atomic::Ordering::Relaxed;
@@ -95,7 +95,7 @@ impl<P: Send + 'static> Group<P> {
         pool.desk.watch(now, |lane| self.has_no_core(lane));
         pool.desk.pump(now);
         let has_requests = !pool.desk.is_empty();
-        let overdue = pool.desk.next_overdue(now);
+        let overdue = pool.desk.poll_overdue(now);
         self.release(pool);
         if let Some(lane) = overdue {
             self.interrupt(lane);
@@ -110,17 +110,20 @@ impl<P: Send + 'static> Group<P> {
         if self.has_no_core(lane) {
             return;
         }
-        let kthread = usize::from(self.kthreads[lane].load(Relaxed));
-        if let Some(kthread) = self.runtime.kthreads.get(kthread) {
+        if let Some(kthread) = self.kthread_of(lane) {
             quantum::end_turn(kthread);
         }
     }
 
     /// Returns whether the kthread on which this lane was last has no core.
     fn has_no_core(&self, lane: usize) -> bool {
-        let kthread = usize::from(self.kthreads[lane].load(Relaxed));
-        let kthreads = &self.runtime.kthreads;
-        self.runtime.is_attached() && kthreads.get(kthread).is_some_and(|k| k.core.load(Relaxed) == NO_CORE)
+        self.runtime.is_attached()
+            && self.kthread_of(lane).is_some_and(|kthread| kthread.core.load(Relaxed) == NO_CORE)
+    }
+
+    /// Returns the kthread on which this lane was last; `None` before it first ran.
+    fn kthread_of(&self, lane: usize) -> Option<&'static Kthread> {
+        self.runtime.kthreads.get(usize::from(self.kthreads[lane].load(Relaxed))).copied()
     }
 
     fn set_on_duty(&self) {

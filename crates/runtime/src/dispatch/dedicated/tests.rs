@@ -496,7 +496,7 @@ fn a_request_that_does_not_give_way_is_reported_once_in_a_while_until_it_does() 
     model.step(&Step::Time(5_000));
     model.step(&Step::Pass);
     assert!(model.mailboxes.iter().zip(&running).all(|(mailbox, &number)| mailbox.is_ordered(number)));
-    let overdue = |model: &mut Model| model.desk.next_overdue(model.now);
+    let overdue = |model: &mut Model| model.desk.poll_overdue(model.now);
     assert_eq!(overdue(&mut model), None, "it has had no time to reach a poll point");
     model.step(&Step::Time(20_000));
     assert_eq!([(); 3].map(|()| overdue(&mut model)), [Some(0), Some(1), None]);

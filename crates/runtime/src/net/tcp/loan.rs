@@ -11,9 +11,10 @@ use tailwater_tcp::Buffer;
 /// Received data on loan, without a copy: see [`TcpStream::recv_loan`]. It derefs to the bytes that
 /// are not [consumed](Self::consume).
 ///
-/// While it exists the bytes belong to it: another thread that reads the stream gets what lies
-/// behind them, and a second loan is refused. The stream can be written. When it is dropped, the
-/// peer may send as much as was consumed, and the rest is the first to be read again.
+/// While the loan exists its bytes belong to it: a thread that reads the stream gets the bytes
+/// behind them, and a second loan is refused. Threads can still write to the stream. When the loan
+/// is dropped, the consumed bytes free their room in the receive window, and the next read returns
+/// those that were not consumed.
 ///
 /// # Examples
 /// See [`TcpStream::recv_loan`].
@@ -27,22 +28,22 @@ use tailwater_tcp::Buffer;
 pub struct Loan<'a> {
     stream: &'a TcpStream,
     lent: Buffer,
-    /// Last bytes received that have their room in the window.
+    /// The newest bytes received, which still occupy the receive window.
     open: usize,
 }
 
 impl TcpStream {
-    /// Waits for data as [`Read::read`](io::Read::read) does, and returns all there is, in one
-    /// piece, in the buffer in which it was put together: nothing is copied, and nothing has to be
-    /// zeroed. An empty loan is the end of the stream.
+    /// Waits for data as [`Read::read`](io::Read::read) does, and returns all received bytes in one
+    /// piece, in the buffer in which the stack assembled them: nothing is copied, and no buffer has
+    /// to be zeroed. An empty loan is the end of the stream.
     ///
     /// What is not [consumed](Loan::consume) can be read again. To wait for the rest of a request,
     /// call [`Loan::extend`]: another `recv_loan` returns the same bytes at once.
     ///
     /// # Errors
     /// As [`Read::read`](io::Read::read). And [`ResourceBusy`](io::ErrorKind::ResourceBusy) if the
-    /// connection has a loan, or a thread waits for one: what two of them leave could be read again
-    /// in the wrong order.
+    /// connection has a loan, or a thread waits for one: the bytes that two loans return to the
+    /// stream could come back in the wrong order.
     ///
     /// # Examples
     /// A service that answers lines of up to 4 KiB, which arrive in any number of pieces:
@@ -79,7 +80,8 @@ impl TcpStream {
     /// }
     /// ```
     pub fn recv_loan(&self) -> io::Result<Loan<'_>> {
-        // Acquire: pairs with the release in `Loan::drop`, so the one before has been returned.
+        // Acquire: pairs with the release in `Loan::drop`: the previous loan has returned its
+        // bytes.
         if self.socket().settings.lent.swap(true, Acquire) {
             let message = "the connection has a loan, or a thread waits for one: drop that first";
             return Err(io::Error::new(io::ErrorKind::ResourceBusy, message));
@@ -135,7 +137,7 @@ impl Drop for Loan<'_> {
     }
 }
 
-/// Omits the bytes, which are many.
+/// Prints the length in place of the bytes.
 impl fmt::Debug for Loan<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Loan").field("stream", self.stream).field("len", &self.len()).finish()

@@ -128,9 +128,9 @@ impl Service {
         busy
     }
 
-    /// Returns the delays of this period and over several ones, and begins a new period. However
-    /// long one is, it keeps the average over the bound for a few periods only.
-    pub(super) fn delays(&mut self, period: Nanos, config: &IxConfig) -> Delays {
+    /// Returns the late shares of this period and over several ones, and begins a new period.
+    /// However long one is, it keeps the average over the bound for a few periods only.
+    pub(super) fn late_shares(&mut self, period: Nanos, config: &IxConfig) -> LateShares {
         let is_late = self.ingress.waited_ns + self.runq.waited_ns > config.delay_bound.0 as f64;
         let waiting = if is_late { u64::from(self.ingress.ahead.max(self.runq.ahead)) } else { 0 };
         // The only one of so many, though they were served in several periods.
@@ -141,26 +141,26 @@ impl Service {
         let now = (late + waiting) as f64 / (self.served + waiting).max(1) as f64;
         (self.served, self.late) = (0, 0);
         self.slow.add(period, now.min(TAIL * MAX_OVER), config.smoothing);
-        Delays { now, slow: self.slow.0 }
+        LateShares { now, slow: self.slow.0 }
     }
 }
 
 /// Shares of what was served that was late.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(super) struct Delays {
+pub(super) struct LateShares {
     /// In the latest period.
     pub now: f64,
     /// Average over several periods.
     pub slow: f64,
 }
 
-impl Delays {
+impl LateShares {
     /// Returns the larger ones of both.
     pub(super) fn max(self, other: Self) -> Self {
         Self { now: self.now.max(other.now), slow: self.slow.max(other.slow) }
     }
 
-    /// Returns whether the delay of the latest period was above the bound.
+    /// Returns whether more than [`TAIL`] of the latest period was late.
     pub(super) fn is_over(self) -> bool {
         self.now > TAIL
     }
@@ -193,17 +193,17 @@ pub(super) enum Verdict {
     Stay,
 }
 
-/// Judges the delays, the fraction of the present step in use and the capacities of the present
-/// step and of the previous one. A shallow queue does not show that resources can be removed; idle
-/// time does. `hysteresis` is the fraction of the smaller capacity that must be idle after a
-/// removal.
-pub(super) fn judge(delays: Delays, usage: f64, capacities: (f64, f64), hysteresis: f64) -> Verdict {
+/// Judges the late shares, the fraction of the present step in use and the capacities of the
+/// present step and of the previous one. A shallow queue does not show that resources can be
+/// removed; idle time does. `hysteresis` is the fraction of the smaller capacity that must be idle
+/// after a removal.
+pub(super) fn judge(late: LateShares, usage: f64, capacities: (f64, f64), hysteresis: f64) -> Verdict {
     let (present, before) = capacities;
-    if delays.is_over() {
+    if late.is_over() {
         return Verdict::Add;
     }
     let fits = usage * present <= before * (1.0 - hysteresis);
-    if fits && delays.slow <= TAIL { Verdict::Remove } else { Verdict::Stay }
+    if fits && late.slow <= TAIL { Verdict::Remove } else { Verdict::Stay }
 }
 
 #[cfg(test)]
@@ -219,7 +219,7 @@ mod tests {
 
     /// Returns the delays of a service, of the period and on average, and begins a new period.
     fn take(service: &mut Service, period: Nanos) -> (f64, f64) {
-        let Delays { now, slow } = service.delays(period, &IxConfig::default());
+        let LateShares { now, slow } = service.late_shares(period, &IxConfig::default());
         (now, slow)
     }
 
@@ -250,7 +250,7 @@ mod tests {
             });
             service.read(&shown, false, if ms == 0 { Nanos::ZERO } else { MS }, bound);
         }
-        service.delays(PERIOD, &config).now
+        service.late_shares(PERIOD, &config).now
     }
 
     #[test]
@@ -265,7 +265,7 @@ mod tests {
     #[test]
     fn a_delay_of_a_few_in_a_hundred_is_over_the_bound_and_that_of_fewer_is_not() {
         // Mean delays of 4 and 2 us.
-        let is_over = |burst| Delays { now: late(0, 2, burst, BOUND), slow: 0.0 }.is_over();
+        let is_over = |burst| LateShares { now: late(0, 2, burst, BOUND), slow: 0.0 }.is_over();
         assert!(is_over(2) && !is_over(1));
     }
 
@@ -318,7 +318,7 @@ mod tests {
             let mut service = Service::default();
             service.read(&runq(0, 40, Activity::Running), false, MS, BOUND);
             service.read(&runq(100, 0, Activity::Running), false, PERIOD, BOUND);
-            (0..100).take_while(|_| service.delays(PERIOD, &config).slow > TAIL).count()
+            (0..100).take_while(|_| service.late_shares(PERIOD, &config).slow > TAIL).count()
         };
         let periods = [10, 100, 1_000].map(periods_over_the_bound);
         assert_eq!(periods, [2, 3, 4]);
@@ -339,7 +339,7 @@ mod tests {
                 head += 1;
                 service.read(&runq(head, 0, Activity::Running), false, MS, BOUND);
                 let is_end = entry % 20 == 19;
-                over += u32::from(is_end && service.delays(PERIOD, &IxConfig::default()).is_over());
+                over += u32::from(is_end && service.late_shares(PERIOD, &IxConfig::default()).is_over());
             }
             over
         };
@@ -365,7 +365,7 @@ mod tests {
 
     #[test]
     fn a_delay_over_the_bound_adds_and_idle_capacity_removes() {
-        let after = |now, slow, usage| judge(Delays { now, slow }, usage, (3.0, 2.0), 0.25);
+        let after = |now, slow, usage| judge(LateShares { now, slow }, usage, (3.0, 2.0), 0.25);
         assert_eq!(after(0.02, 0.0, 0.2), Verdict::Add);
         assert_eq!(after(0.0, 0.02, 0.2), Verdict::Stay, "the average is over the bound");
         assert_eq!(after(0.01, 0.01, 0.5), Verdict::Remove, "1.5 of 3 in use: three quarters of 2");

@@ -47,7 +47,7 @@ use crate::action::Action;
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::{Class, CoreState, Ledger};
 use crate::topology::Topology;
-use control::{Delays, Service, Usage, Verdict, judge};
+use control::{LateShares, Service, Usage, Verdict, judge};
 use heap::vec;
 use heap::vec::Vec;
 
@@ -105,13 +105,13 @@ fn waits(view: View<'_>, runtime: RuntimeId, look: &RuntimeLook) -> bool {
     lacks && !held && cores.any(|(at, &state)| state != CoreState::Absent && helps(at))
 }
 
-/// The longest delays of services, and the cores that would be of use to them.
+/// The largest late shares of services, and the cores that would be of use to them.
 #[derive(Clone, Copy, Debug, Default)]
 struct Worst {
     /// Of services that may have further cores.
-    open: Delays,
+    open: LateShares,
     /// Of those that have all they may have, and the number of their cores.
-    limited: Delays,
+    limited: LateShares,
     limited_cores: u16,
     /// Cores that delayed services may have, and those that the others have.
     useful: u16,
@@ -185,7 +185,7 @@ impl IxControl {
         let (step, before) = (self.steps[self.step], self.steps[below]);
         let would_lose =
             before.clock != step.clock || usize::from(worst.limited_cores) > self.count(before, view.ledger);
-        let limited = Delays {
+        let limited = LateShares {
             now: if ahead.is_some() || would_lose { worst.limited.now } else { 0.0 },
             slow: if would_lose { worst.limited.slow } else { 0.0 },
         };
@@ -199,7 +199,7 @@ impl IxControl {
         self.enter(step, view.ledger);
     }
 
-    /// Returns the longest delays of the period that ends now.
+    /// Returns the largest late shares of the period that ends now.
     fn worst(&mut self, ledger: &Ledger, period: Nanos) -> Worst {
         let mut worst = Worst::default();
         for &runtime in ledger.runtimes() {
@@ -207,14 +207,14 @@ impl IxControl {
             else {
                 continue;
             };
-            let delays = service.delays(period, &self.config);
+            let late = service.late_shares(period, &self.config);
             if account.room() > 0 {
-                worst.open = worst.open.max(delays);
+                worst.open = worst.open.max(late);
             } else {
-                worst.limited = worst.limited.max(delays);
+                worst.limited = worst.limited.max(late);
                 worst.limited_cores = worst.limited_cores.saturating_add(account.cores());
             }
-            let useful = if delays.is_over() { account.spec().max } else { account.cores() };
+            let useful = if late.is_over() { account.spec().max } else { account.cores() };
             worst.useful = worst.useful.saturating_add(useful);
         }
         worst

@@ -165,6 +165,7 @@ impl MachineTrace {
     /// Returns the cores that best-effort work used on average over that time.
     pub(super) fn batch_cores(&self) -> f64 {
         let batch = self.rows.iter().filter(|row| row.load.is_none());
+        // By hand: the sum of no numbers is -0.
         batch.map(|row| row.cpu * (row.end_s - row.start_s)).fold(0.0, |sum, used| sum + used)
             / self.seconds()
     }

@@ -60,7 +60,7 @@ pub(super) struct Lane<P, S> {
     pub(super) ask_at: Nanos,
     /// What its mailbox is ordered.
     pub(super) ordered: Option<Number>,
-    /// From when on the request that is ordered to give way is [`overdue`](Self::is_overdue).
+    /// From when on the request that is ordered to give way is [overdue](Self::poll_overdue).
     pub(super) overdue_at: Option<Nanos>,
     /// Gets no request until it has taken more than so many: what it had was taken back.
     pub(super) stalled: Option<u32>,
@@ -105,7 +105,7 @@ impl<P, S> Lane<P, S> {
 
     /// Returns whether the request that the lane runs was ordered to give way and has reached no
     /// poll point since. True once in [`AGAIN`].
-    pub(super) fn is_overdue(&mut self, now: Nanos) -> bool {
+    pub(super) fn poll_overdue(&mut self, now: Nanos) -> bool {
         if self.ordered.is_none() || !self.runs() {
             return false;
         }

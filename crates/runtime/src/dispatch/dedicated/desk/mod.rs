@@ -493,8 +493,8 @@ impl<P, S> Desk<P, S> {
 
     /// Returns a lane whose request was ordered to give way and reaches no poll point: its kthread
     /// is to be interrupted.
-    pub fn next_overdue(&mut self, now: Nanos) -> Option<usize> {
-        self.lanes.iter_mut().position(|lane| lane.state == State::Present && lane.is_overdue(now))
+    pub fn poll_overdue(&mut self, now: Nanos) -> Option<usize> {
+        self.lanes.iter_mut().position(|lane| lane.state == State::Present && lane.poll_overdue(now))
     }
 
     /// Records when the request that `lane` runs began.
