@@ -100,13 +100,15 @@ impl Directory {
 
     /// Returns the guaranteed cores of an entry beyond those of the instance that replaces it.
     pub(super) fn guaranteed_beyond(&self, entry: &Entry) -> u64 {
-        let is_later = |other: &&Entry| {
-            entry.wish.instance == Instance::Replaced
-                && other.wish.instance == Instance::Replaces
-                && other.wish.name == entry.wish.name
-        };
+        let held = entry.held().guaranteed;
+        // Most are none: no search through all entries for each of them.
+        if entry.wish.instance != Instance::Replaced {
+            return held;
+        }
+        let is_later =
+            |other: &&Entry| other.wish.instance == Instance::Replaces && other.wish.name == entry.wish.name;
         let later = self.entries.values().find(is_later).map_or(0, |later| later.held().guaranteed);
-        entry.held().guaranteed.saturating_sub(later)
+        held.saturating_sub(later)
     }
 
     /// Notes which of two instances is the later one: that with this number, unless it says that
