@@ -90,7 +90,7 @@ impl Polling {
             if let Some(late) = slept.checked_sub(self.clock.from_ns(timeout)) {
                 self.quiet.woke_late(late);
             }
-            // Before the place: it is progress, also to one who looks between the two.
+            // Before the stage: it is progress, also to one who looks between the two.
             self.world.stats.polling.iterations.add(1);
             self.enter(Stage::Decisions);
             let woken = clock::now();

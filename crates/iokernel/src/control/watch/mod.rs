@@ -5,7 +5,7 @@
 //! thread looks every [`LOOK`]. A thread that has not ended an iteration between two looks stalls
 //! if it has had processor time, or if it waits in the kernel outside of its sleep; it starves if
 //! it could run and Linux does not let it. Each stall is counted, and at a limited rate ([`LINES`])
-//! logged with its place, followed by the stack of the thread. A service manager gets a sign of
+//! logged with its stage, followed by the stack of the thread. A service manager gets a sign of
 //! life only while iterations end.
 //!
 //! The verdict is pure: what was seen is an argument.
@@ -29,7 +29,7 @@ const LINE_S: u64 = 60;
 /// A thread has run if it had this fraction of the time since the last look.
 const RAN: u32 = 4;
 
-/// Where the polling thread is in an iteration.
+/// What the polling thread does in an iteration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Stage {
@@ -52,16 +52,16 @@ pub(crate) enum Stage {
 }
 
 impl Stage {
-    /// All, each at its own number, in words.
-    const ALL: [(Self, &str); 8] = [
-        (Self::Outside, "outside of the loop"),
-        (Self::Handoffs, "following hand-offs"),
-        (Self::Egress, "taking frames out of egress rings"),
-        (Self::Ports, "polling ports"),
-        (Self::Decisions, "deciding about cores"),
-        (Self::Registrations, "attaching or ending programs"),
-        (Self::Asleep, "asleep"),
-        (Self::Slice, "leaving its core to others"),
+    /// All, each at its own number.
+    const ALL: [Self; 8] = [
+        Self::Outside,
+        Self::Handoffs,
+        Self::Egress,
+        Self::Ports,
+        Self::Decisions,
+        Self::Registrations,
+        Self::Asleep,
+        Self::Slice,
     ];
 
     /// Returns whether no iteration is expected to end soon.
@@ -72,24 +72,34 @@ impl Stage {
 
 impl fmt::Display for Stage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(Self::ALL[*self as usize].1)
+        f.write_str(match self {
+            Self::Outside => "outside of the loop",
+            Self::Handoffs => "following hand-offs",
+            Self::Egress => "taking frames out of egress rings",
+            Self::Ports => "polling ports",
+            Self::Decisions => "deciding about cores",
+            Self::Registrations => "attaching or ending programs",
+            Self::Asleep => "asleep",
+            Self::Slice => "leaving its core to others",
+        })
     }
 }
 
-/// The place of the polling thread, which that thread writes and the control thread reads.
+/// The stage of the polling thread, which that thread writes and the control thread reads.
 #[derive(Debug, Default)]
 pub(crate) struct Progress(AtomicU8);
 
 impl Progress {
-    /// Publishes the place: one plain store.
+    /// Publishes the stage: one plain store.
     #[inline(always)]
-    pub(crate) fn set(&self, place: Stage) {
+    pub(crate) fn set(&self, stage: Stage) {
         // Relaxed: a hint for people, which publishes nothing else.
-        self.0.store(place as u8, Ordering::Relaxed);
+        self.0.store(stage as u8, Ordering::Relaxed);
     }
 
     fn get(&self) -> Stage {
-        Stage::ALL[usize::from(self.0.load(Ordering::Relaxed))].0
+        let number = usize::from(self.0.load(Ordering::Relaxed));
+        Stage::ALL.get(number).copied().unwrap_or(Stage::Outside)
     }
 }
 
@@ -99,7 +109,7 @@ pub(crate) struct Sight {
     pub(crate) at: Instant,
     /// Iterations ended so far.
     pub(crate) iterations: u64,
-    pub(crate) place: Stage,
+    pub(crate) stage: Stage,
     /// Processor time it has had, if Linux keeps that account.
     pub(crate) ran: Option<Duration>,
     /// Its state, by the letter of proc_pid_stat(5).
@@ -120,7 +130,7 @@ pub(crate) enum Verdict {
 /// Judges what was seen now by what was seen before.
 fn judge(before: &Sight, now: &Sight) -> Verdict {
     let time = now.at.saturating_duration_since(before.at);
-    if now.iterations != before.iterations || now.place.is_rest() || time < LOOK {
+    if now.iterations != before.iterations || now.stage.is_rest() || time < LOOK {
         return Verdict::Fine;
     }
     let ran = before.ran.zip(now.ran).is_some_and(|(before, now)| now.saturating_sub(before) > time / RAN);
@@ -215,19 +225,19 @@ impl Watch {
         self.log_stack();
         let sight = self.see(now, stats);
         let Some(Finding { verdict, time, logged }) = self.look(sight) else { return };
-        let (place, ms) = (sight.place, time.as_millis() as u64);
+        let (stage, ms) = (sight.stage, time.as_millis() as u64);
         if verdict == Verdict::Stalled {
             stats.polling.stalls.add(1);
             let system_call =
                 self.proc("syscall").and_then(|text| text.split(' ').next()?.parse::<u32>().ok());
             if logged {
-                tracing::error!(ms, %place, state = %sight.state, system_call, "the polling thread makes no progress");
+                tracing::error!(ms, place = %stage, state = %sight.state, system_call, "the polling thread makes no progress");
                 self.asked = stack::ask(self.thread.as_raw_nonzero().get());
             }
         } else {
             stats.polling.starvations.add(1);
             if logged {
-                tracing::warn!(ms, %place, "Linux has not let the polling thread run");
+                tracing::warn!(ms, place = %stage, "Linux has not let the polling thread run");
             }
         }
     }
@@ -246,14 +256,14 @@ impl Watch {
     }
 
     fn see(&self, at: Instant, stats: &Stats) -> Sight {
-        // The place before the iterations, which the thread counts before it leaves a rest.
-        let place = stats.progress.get();
+        // The stage before the iterations, which the thread counts before it leaves a rest.
+        let stage = stats.progress.get();
         let iterations = stats.polling.iterations.get();
         let moved = self.before.is_none_or(|before| before.iterations != iterations);
         // proc_pid_stat(5): the name before it is in parentheses and may have some.
         let state = || self.proc("stat")?.rsplit_once(") ")?.1.chars().next();
         let state = if moved { None } else { state() };
-        Sight { at, iterations, place, ran: self.ran(), state: state.unwrap_or('R') }
+        Sight { at, iterations, stage, ran: self.ran(), state: state.unwrap_or('R') }
     }
 
     /// Returns the processor time of the polling thread.

@@ -11,7 +11,7 @@ struct Scene {
 impl Scene {
     fn new(heartbeat: Option<Heartbeat>) -> Self {
         let at = Instant::now();
-        let sight = Sight { at, iterations: 7, place: Stage::Ports, ran: Some(Duration::ZERO), state: 'R' };
+        let sight = Sight { at, iterations: 7, stage: Stage::Ports, ran: Some(Duration::ZERO), state: 'R' };
         let mut scene = Self { watch: Watch::new(rustix::thread::gettid(), heartbeat, at), sight };
         assert_eq!(scene.watch.look(sight), None);
         scene
@@ -49,9 +49,9 @@ fn a_thread_that_runs_or_waits_in_the_kernel_without_an_iteration_stalls_and_is_
 
 #[test]
 fn a_thread_that_rests_or_ends_iterations_does_not_stall() {
-    for place in [Stage::Asleep, Stage::Slice, Stage::Outside] {
+    for stage in [Stage::Asleep, Stage::Slice, Stage::Outside] {
         let mut scene = Scene::new(None);
-        assert_eq!(scene.look(500, 0, |s| (s.place, s.state) = (place, 'S')), None);
+        assert_eq!(scene.look(500, 0, |s| (s.stage, s.state) = (stage, 'S')), None);
     }
     let mut scene = Scene::new(None);
     assert_eq!(scene.look(500, 400, |s| s.iterations += 1), None);
@@ -115,10 +115,10 @@ fn looks_divide_the_interval_of_signs_of_life() {
 }
 
 #[test]
-fn a_place_that_is_published_is_read_again() {
+fn a_stage_that_is_published_is_read_again() {
     let progress = Progress::default();
-    for (place, _) in Stage::ALL {
-        progress.set(place);
-        assert_eq!(progress.get(), place);
+    for stage in Stage::ALL {
+        progress.set(stage);
+        assert_eq!(progress.get(), stage);
     }
 }
