@@ -1,7 +1,27 @@
 //! Messages between the control thread and the polling thread.
 //!
-//! Owns [`Command`] and [`Notice`], one for each direction, and the queue with its signal: a flag
-//! for a receiver that runs, which costs it one load, and a descriptor for one that sleeps.
+//! Owns [`Command`] and [`Notice`], one for each direction, and the [`mailbox`]: a queue with its
+//! signal. Nobody waits for room in a queue, and no message of one sender overtakes another.
+//!
+//! | word | written by | read by |
+//! |---|---|---|
+//! | the queue | each [`Outbox`], on any thread | the thread of the [`Inbox`] |
+//! | `rung` | set after a message is queued; cleared by the inbox's thread before it reads the queue | that thread while it runs: one load |
+//! | `fd` | each outbox, after `rung`; [`silence`](Inbox::silence) before the queue is read | poll(2) or epoll(7) of the inbox's thread while it sleeps |
+//!
+//! Both signals follow the message, and are taken back before the queue is read: a message is found
+//! now or announced again.
+//!
+//! # What bounds the queues
+//!
+//! | message | at most |
+//! |---|---|
+//! | `Attach`, `Begin`, `Pair`, `End`, `Attached`, `Retired` | a few for each registration, of which there are `max-runtimes` |
+//! | `RequestCores` | what the [gate](super::gate) lets users ask for: each request is charged |
+//! | `Capture`, `EndCapture`, `CaptureEnded` | one for each of [`MAX_CAPTURES`](crate::capture::MAX_CAPTURES) |
+//! | `Trace`, `EndTrace`, `TraceEnded` | one: there is one trace at a time |
+//! | `Reload` | one for each thread that calls [`Reloader::reload`](reload::Reloader::reload), which waits for the answer |
+//! | the others | a change that the sender saw, once |
 
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -99,9 +119,9 @@ struct Bell {
     rung: AtomicBool,
 }
 
-/// The sending end of one direction.
+/// The sending end of one direction; its copies send to the same inbox.
 #[derive(Debug)]
-pub(crate) struct Post<T> {
+pub(crate) struct Outbox<T> {
     queue: Sender<T>,
     bell: Arc<Bell>,
 }
@@ -117,23 +137,31 @@ pub(crate) struct Inbox<T> {
 ///
 /// # Errors
 /// If no descriptor is left.
-pub(crate) fn mailbox<T>() -> Result<(Post<T>, Inbox<T>), Errno> {
+pub(crate) fn mailbox<T>() -> Result<(Outbox<T>, Inbox<T>), Errno> {
     let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let bell = Arc::new(Bell { fd, rung: AtomicBool::new(false) });
     let (sender, receiver) = channel();
-    Ok((Post { queue: sender, bell: Arc::clone(&bell) }, Inbox { queue: receiver, bell }))
+    Ok((Outbox { queue: sender, bell: Arc::clone(&bell) }, Inbox { queue: receiver, bell }))
 }
 
-impl<T> Clone for Post<T> {
+impl<T> Clone for Outbox<T> {
     fn clone(&self) -> Self {
         Self { queue: self.queue.clone(), bell: Arc::clone(&self.bell) }
     }
 }
 
-impl<T> Post<T> {
-    /// Sends a message; returns whether the receiving end is there. Only at the end of the
-    /// IOKernel, when messages have no effect, it is not.
-    pub(crate) fn send(&self, message: T) -> bool {
+impl<T> Outbox<T> {
+    /// Sends a message. It has no effect if the receiving thread has ended: see
+    /// [`offer`](Self::offer).
+    pub(crate) fn send(&self, message: T) {
+        let _ = self.offer(message);
+    }
+
+    /// As [`send`](Self::send); returns false if the receiving thread has ended: at the end of the
+    /// IOKernel, or, for notices, after an error or panic of the control thread. The message is
+    /// dropped on this thread then.
+    #[must_use]
+    pub(crate) fn offer(&self, message: T) -> bool {
         let is_queued = self.queue.send(message).is_ok();
         self.ring();
         is_queued
@@ -169,5 +197,44 @@ impl<T> Inbox<T> {
 
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
         self.bell.fd.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    fn is_readable(inbox: &Inbox<u32>) -> bool {
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        poll(&mut [PollFd::from_borrowed_fd(inbox.fd(), PollFlags::IN)], Some(&at_once)).unwrap() > 0
+    }
+
+    #[test]
+    fn messages_come_in_order_and_each_signal_lasts_until_it_is_taken_back() {
+        let (outbox, inbox) = mailbox().unwrap();
+        assert!(!inbox.was_rung() && !is_readable(&inbox) && inbox.next().is_none());
+        outbox.send(1);
+        outbox.clone().send(2);
+        assert!(inbox.was_rung());
+        assert!(!inbox.was_rung(), "once");
+        assert!(is_readable(&inbox) && is_readable(&inbox));
+        inbox.silence();
+        assert!(!is_readable(&inbox));
+        assert_eq!([inbox.next(), inbox.next(), inbox.next()], [Some(1), Some(2), None]);
+        outbox.send(3);
+        assert!(inbox.was_rung() && is_readable(&inbox), "again");
+        assert_eq!(inbox.next(), Some(3));
+    }
+
+    #[test]
+    fn a_message_to_a_thread_that_has_ended_is_dropped_and_said_to_be() {
+        let (outbox, inbox) = mailbox().unwrap();
+        let message = Arc::new(());
+        assert!(outbox.offer(Arc::clone(&message)));
+        drop(inbox);
+        assert!(!outbox.offer(Arc::clone(&message)));
+        outbox.send(Arc::clone(&message));
+        assert_eq!(Arc::strong_count(&message), 1, "all are dropped");
     }
 }

@@ -64,7 +64,7 @@ use boards::Boards;
 use client::{ClientSocket, Closer};
 use directory::{Directory, Refusal};
 use gate::{Client, Gate, Round, Wait, Work};
-pub(crate) use mail::{Command, Inbox, NewRules, Notice, Post, mailbox};
+pub(crate) use mail::{Command, Inbox, NewRules, Notice, Outbox, mailbox};
 use session::{Caller, Session, State};
 use takeover::REUNION;
 use watch::{Heartbeat, Watch};
@@ -150,12 +150,12 @@ pub(crate) struct Parts {
     /// The kernel lets no descriptors into sockets accepted from `listener`.
     pub(crate) refuses_descriptors: bool,
     pub(crate) directory: Directory,
-    pub(crate) commands: Post<Command>,
+    pub(crate) commands: Outbox<Command>,
     pub(crate) notices: Inbox<Notice>,
     /// The file in which the polling thread records events.
     pub(crate) record: OwnedFd,
     /// The other end, for threads of the control thread's own.
-    pub(crate) own_notices: Post<Notice>,
+    pub(crate) own_notices: Outbox<Notice>,
     pub(crate) stats: Arc<Stats>,
     /// Sets clock rates, and puts them back when the control thread ends.
     pub(crate) clocks: ClockSetter,

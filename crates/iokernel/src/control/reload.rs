@@ -14,7 +14,7 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use tailwater_sched::RuntimeId;
 
 use super::session::State;
-use super::{Command, Control, NewRules, Notice, Post, is_trusted};
+use super::{Command, Control, NewRules, Notice, Outbox, is_trusted};
 use crate::authority::Authority;
 use crate::config::{Config, ConfigError};
 use crate::firewall::Guard;
@@ -58,11 +58,11 @@ pub(crate) type Answer = SyncSender<Result<Changes, ConfigError>>;
 /// Passes new configurations to a running IOKernel, from any thread.
 #[derive(Debug, Clone)]
 pub struct Reloader {
-    notices: Post<Notice>,
+    notices: Outbox<Notice>,
 }
 
 impl Reloader {
-    pub(crate) fn new(notices: Post<Notice>) -> Self {
+    pub(crate) fn new(notices: Outbox<Notice>) -> Self {
         Self { notices }
     }
 
@@ -78,7 +78,7 @@ impl Reloader {
         let authority = Authority::resolve(&config)?;
         let (answer, answered) = sync_channel(1);
         let notice = Notice::Reload(Box::new(config), authority, answer);
-        if !self.notices.send(notice) {
+        if !self.notices.offer(notice) {
             return Err(ReloadError::Ended);
         }
         Ok(answered.recv().map_err(|_| ReloadError::Ended)??)

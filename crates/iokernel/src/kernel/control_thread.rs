@@ -12,7 +12,7 @@ use tailwater_host::cpu_set;
 
 use super::start_error::StartError;
 use crate::control::watch::Heartbeat;
-use crate::control::{Control, Notice, Post};
+use crate::control::{Control, Notice, Outbox};
 use crate::machine::Cores;
 
 /// What the thread works with.
@@ -28,7 +28,7 @@ pub(super) struct ControlThread {
     handle: Option<JoinHandle<()>>,
     /// `None` after its work has begun.
     gate: Option<Sender<Work>>,
-    notices: Post<Notice>,
+    notices: Outbox<Notice>,
     /// The polling thread's core is the only one that it may use.
     pub(super) shares_core: bool,
 }
@@ -38,7 +38,7 @@ impl ControlThread {
     ///
     /// # Errors
     /// If Linux refuses it.
-    pub(super) fn start(cores: &Cores, notices: Post<Notice>) -> Result<Self, StartError> {
+    pub(super) fn start(cores: &Cores, notices: Outbox<Notice>) -> Result<Self, StartError> {
         // Not on the managed cores, and not on the polling thread's if there is another.
         let elsewhere: Vec<_> = cores
             .allowed

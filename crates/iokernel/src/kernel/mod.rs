@@ -1,8 +1,8 @@
 //! The IOKernel put together: start, the polling loop, sleep and end.
 //!
 //! Owns [`IoKernel`], what a program that has one can do with it. [`start`] makes it, [`polling`]
-//! has the loop; the other modules decide when the polling thread sleeps or leaves its core to
-//! others.
+//! has the loop. [`quiet`], [`sleep`], [`share`], [`neighbours`], [`contest`], [`batch_jobs`] and
+//! [`local_peer`] decide when the polling thread sleeps or leaves its core to others.
 
 mod batch_jobs;
 mod contest;

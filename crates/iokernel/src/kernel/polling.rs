@@ -26,7 +26,7 @@ use crate::allocator::{Allocator, PollUrgency, Ranks};
 use crate::bounds::bounds;
 use crate::config::Config;
 use crate::control::watch::Stage;
-use crate::control::{Command, Inbox, NewRules, Notice, Post};
+use crate::control::{Command, Inbox, NewRules, Notice, Outbox};
 use crate::machine::{Cores, processor_time};
 use crate::runtime::{EndReason, Runtime};
 use crate::switch::Switch;
@@ -58,11 +58,13 @@ bounds! {
     }
 }
 
-/// What the polling thread works on.
-pub(super) struct Switched {
+/// What [`Polling`] is made from.
+pub(super) struct PollingParts {
     pub(super) world: World,
     pub(super) allocator: Allocator,
     pub(super) switch: Switch,
+    pub(super) commands: Inbox<Command>,
+    pub(super) notices: Outbox<Notice>,
 }
 
 /// The state of the polling thread.
@@ -82,13 +84,14 @@ pub(super) struct Polling {
     local_peer: LocalPeerYield,
     /// This thread has real-time rank, except in rests: while other programs compete for the cores.
     pub(super) real_time: bool,
+    /// Interval between two looks at all queues.
     interval: Cycles,
     bounds: Bounds,
     pub(super) world: World,
     pub(super) allocator: Allocator,
     pub(super) switch: Switch,
     pub(super) commands: Inbox<Command>,
-    pub(super) notices: Post<Notice>,
+    pub(super) notices: Outbox<Notice>,
     /// Readable when a registered runtime hangs up or its process ends.
     pub(super) deaths: OwnedFd,
     /// Readable after a registered runtime rang its doorbell. Each ring is an edge, which needs no
@@ -112,8 +115,7 @@ impl Polling {
     /// If no descriptor is left.
     pub(super) fn new(
         config: &Config,
-        Switched { world, allocator, switch }: Switched,
-        (commands, notices): (Inbox<Command>, Post<Notice>),
+        PollingParts { world, allocator, switch, commands, notices }: PollingParts,
     ) -> Result<Self, Errno> {
         let clock = world.clock();
         let bounds = Bounds::new(clock);
@@ -222,10 +224,10 @@ impl Polling {
         }
     }
 
-    /// Publishes where the thread is, for the control thread's watch.
+    /// Publishes the stage that begins, for the control thread's watch.
     #[inline(always)]
-    pub(super) fn enter(&self, place: Stage) {
-        self.world.stats.progress.set(place);
+    pub(super) fn enter(&self, stage: Stage) {
+        self.world.stats.progress.set(stage);
     }
 
     /// Lets ordinary threads of this core run until they sleep, if they may be the peer of a port.

@@ -8,11 +8,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tailwater_host::{ClockSetter, Keeper};
 use tailwater_sched::alloc::{Clocks, PolicyName};
-use tailwater_shm::control::{SocketFile, serve};
+use tailwater_shm::control::{Network, SocketFile, serve};
 use tailwater_shm::{Clock, clock};
 
 use super::control_thread::ControlThread;
-use super::polling::{Polling, Switched};
+use super::polling::{Polling, PollingParts};
 use super::ports::{devices_of, network_of, start_ports};
 use super::{IoKernel, StartError};
 use crate::allocator::{self, Allocator};
@@ -40,6 +40,12 @@ fn system(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> StartError {
     move |source| StartError::System { what, source }
 }
 
+/// Returns what makes the reason of a running IOKernel an error of the start.
+fn refused(config: &Config) -> impl FnOnce(String) -> StartError {
+    let socket = config.socket.clone();
+    move |why| StartError::Takeover { socket, why }
+}
+
 impl IoKernel {
     /// Takes over if there is a flag that ends a takeover, and something to call before it.
     pub(super) fn make(
@@ -54,21 +60,16 @@ impl IoKernel {
         let mut directory =
             Directory::new(&config, authority, cores.managed.len() as u32, machine::memory_bytes());
         let network = network_of(&config, &ports);
-        let refused = |why: String| StartError::Takeover { socket: config.socket.clone(), why };
-        let predecessor = takeover.map(|(stop, _)| Predecessor::ask(&config, network, stop)).transpose();
-        let mut predecessor = predecessor.map_err(refused)?;
-        if let Some(predecessor) = &mut predecessor {
-            predecessor.pass_devices(&mut ports)?;
-        }
+        let predecessor = takeover.map(|(stop, _)| ask(&config, network, stop, &mut ports)).transpose()?;
         let left_devices = predecessor.as_ref().map(Predecessor::left_devices).unwrap_or_default();
         let interfaces = start_ports(&mut ports, &mut directory, &config, clock)?;
         if let Some(predecessor) = &predecessor {
-            predecessor.keep_places(&mut directory).map_err(refused)?;
+            predecessor.keep_places(&mut directory).map_err(refused(&config))?;
         }
         let devices = devices_of(&ports).map_err(system("copy a descriptor"))?;
         let (listener, refuses_descriptors) = listen(&config, predecessor.as_ref())?;
-        let (to_polling, commands) = mailbox().map_err(system("make a bell"))?;
-        let (notices, to_control) = mailbox().map_err(system("make a bell"))?;
+        let (command_outbox, command_inbox) = mailbox().map_err(system("make a bell"))?;
+        let (notice_outbox, notice_inbox) = mailbox().map_err(system("make a bell"))?;
         let stats = Arc::new(statistics(&config, &cores, &ports));
         let (clocks, rates) = clock_setter(&config, &cores);
         let slots = trace::slots(cores.managed.cores().len());
@@ -86,9 +87,9 @@ impl IoKernel {
             devices,
             refuses_descriptors,
             directory,
-            commands: to_polling,
-            notices: to_control,
-            own_notices: notices.clone(),
+            commands: command_outbox,
+            notices: notice_inbox,
+            own_notices: notice_outbox.clone(),
             record,
             stats,
             clocks,
@@ -97,21 +98,34 @@ impl IoKernel {
         .map_err(system("watch the control socket"))?;
         let allocator = allocator(&config, &cores, clock, rates);
         let switch = Switch::new(ports, &config, clock, clock::now);
-        let control_thread = ControlThread::start(&cores, notices.clone())?;
-        let polling = Polling::new(&config, Switched { world, allocator, switch }, (commands, notices))
-            .map_err(system("watch runtimes"))?;
+        let control_thread = ControlThread::start(&cores, notice_outbox.clone())?;
+        let (commands, notices) = (command_inbox, notice_outbox);
+        let polling = PollingParts { world, allocator, switch, commands, notices };
+        let polling = Polling::new(&config, polling).map_err(system("watch runtimes"))?;
         if takeover.is_some() {
             // Whether Linux permits it; the thread that runs this may be another one.
             drop(Pinned::this_thread(&cores, Priority::None)?);
         }
         // Last: from here on programs have no other IOKernel, and nothing is left to fail.
         if let (Some(predecessor), Some((stop, main))) = (predecessor, takeover) {
-            predecessor.succeed(stop, main).map_err(refused)?;
+            predecessor.succeed(stop, main).map_err(refused(&config))?;
             control.own_socket_file();
         }
         let (heartbeat, farewell) = (None, None);
         Ok(Self { config, cores, polling, control, control_thread, left_devices, heartbeat, farewell })
     }
+}
+
+/// Returns the running IOKernel, whose devices `ports` have from now on.
+fn ask(
+    config: &Config,
+    network: Network,
+    stop: &AtomicBool,
+    ports: &mut [Box<dyn Port>],
+) -> Result<Predecessor, StartError> {
+    let mut predecessor = Predecessor::ask(config, network, stop).map_err(refused(config))?;
+    predecessor.pass_devices(ports)?;
+    Ok(predecessor)
 }
 
 /// Returns the listening socket, that of a predecessor if there is one, and whether Linux lets no
@@ -140,6 +154,7 @@ fn statistics(config: &Config, cores: &Cores, ports: &[Box<dyn Port>]) -> Stats 
     Stats::new(ports, &config.firewall, cores.managed.cores().iter().map(|core| core.id))
 }
 
+/// Returns the allocator of the managed cores, with the configured policy.
 fn allocator(config: &Config, cores: &Cores, clock: Clock, rates: Clocks) -> Allocator {
     let parts = allocator::Parts {
         clock,
