@@ -72,55 +72,59 @@ impl Control {
             Err(ControlError::WouldBlock) => return,
             Err(error) => return self.end(token, &error),
         };
-        use ClientMessage::{Recorded, RequestCores, Rights, Stats};
+        use ClientMessage::{Capture, Recorded, RequestCores, Rights, Stats, Takeover, Trace};
         if matches!(message, Stats | Rights | Recorded | RequestCores(_)) && !self.may_ask(token) {
             return;
         }
         let session = self.sessions.get_mut(&token).expect("looked up above");
-        match (message, core::mem::replace(&mut session.state, State::Fresh)) {
+        let state = core::mem::replace(&mut session.state, State::Fresh);
+        let (request, served) = match (message, state) {
+            (Capture(request), State::Fresh) => ("a capture", self.capture(token, &socket, &request)),
+            (Trace(request), State::Fresh) => ("a trace", self.trace(token, &socket, &request)),
+            (Recorded, State::Fresh) => {
+                let begun = may_watch(&socket).and_then(|()| self.begin_reading(token, &socket));
+                ("the record of events", begun)
+            }
+            (RequestCores(request), State::Fresh) => ("cores", self.request_cores(token, &socket, &request)),
+            (Takeover(wish), State::Fresh) => ("a takeover", self.hand_over(token, &socket, &wish)),
+            (message, state) => return self.go_on(token, socket, message, state),
+        };
+        served.unwrap_or_else(|why| self.deny(token, request, why));
+    }
+
+    /// Serves a message that is no request to be granted or denied, in this state.
+    fn go_on(&mut self, token: u64, socket: Arc<ClientSocket>, message: ClientMessage, state: State) {
+        match (message, state) {
             (ClientMessage::Stats, state) => {
-                session.state = state;
+                self.put_back(token, state);
                 self.reply(token, &socket, &ServerMessage::Stats(self.parts.stats.to_json()));
             }
             (ClientMessage::Rights, state) => {
-                session.state = state;
+                self.put_back(token, state);
                 let may = self.rights(token, &socket);
                 self.reply(token, &socket, &ServerMessage::Rights { may });
             }
             (ClientMessage::Register(wish), State::Fresh) => self.register(token, &socket, wish),
-            (ClientMessage::Capture(request), State::Fresh) => {
-                self.capture(token, &socket, &request)
-                    .unwrap_or_else(|why| self.deny(token, "a capture", why));
-            }
-            (ClientMessage::Trace(request), State::Fresh) => {
-                self.trace(token, &socket, &request).unwrap_or_else(|why| self.deny(token, "a trace", why));
-            }
-            (ClientMessage::Recorded, State::Fresh) => {
-                may_watch(&socket)
-                    .and_then(|()| self.begin_reading(token, &socket))
-                    .unwrap_or_else(|why| self.deny(token, "the record of events", why));
-            }
-            (ClientMessage::RequestCores(request), State::Fresh) => {
-                self.request_cores(token, &socket, &request)
-                    .unwrap_or_else(|why| self.deny(token, "cores", why));
-            }
-            (ClientMessage::Takeover(wish), State::Fresh) => {
-                self.hand_over(token, &socket, &wish)
-                    .unwrap_or_else(|why| self.deny(token, "a takeover", why));
-            }
             (ClientMessage::Succeed, State::Succeeding) => self.leave(token, socket),
             (ClientMessage::EndEarlier, State::Registered(id)) => {
-                session.state = State::Registered(id);
+                self.put_back(token, State::Registered(id));
                 self.end_earlier(token, id);
             }
             (ClientMessage::Kthreads { tids }, State::Offered(offer)) => {
                 self.enlist(token, &socket, offer, &tids);
             }
             (_, state) => {
-                session.state = state;
+                self.put_back(token, state);
                 let why = "the message has no place in this conversation".to_owned();
                 self.end(token, &ControlError::Malformed { len: 0, why });
             }
+        }
+    }
+
+    /// Gives a conversation the state back that it had before the message; its deadline stays.
+    fn put_back(&mut self, token: u64, state: State) {
+        if let Some(session) = self.sessions.get_mut(&token) {
+            session.state = state;
         }
     }
 
@@ -183,7 +187,7 @@ impl Control {
     /// Starts a capture.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it is refused, or that the client does not take the answer.
     fn capture(&mut self, token: u64, socket: &ClientSocket, request: &CaptureRequest) -> Result<(), String> {
         let tap = self.make_tap(token, socket, request)?;
         let CaptureRequest { runtime, port, direction, .. } = request;
@@ -198,7 +202,7 @@ impl Control {
     /// Requests cores for a runtime.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it is refused; a client that does not take the answer is dropped, which is no error.
     fn request_cores(
         &mut self,
         token: u64,
@@ -249,7 +253,7 @@ impl Control {
     /// Starts a trace.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it is refused, or that the client does not take the answer.
     fn trace(&mut self, token: u64, socket: &ClientSocket, request: &TraceRequest) -> Result<(), String> {
         let tracer = self.make_tracer(token, socket, request)?;
         tracing::info!(every = request.every, runtime = request.runtime, "a trace begins");

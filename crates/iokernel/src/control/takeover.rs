@@ -93,7 +93,7 @@ impl Control {
     /// Hands the client what it needs to take this IOKernel's place.
     ///
     /// # Errors
-    /// Why not.
+    /// Why it is refused; a client that does not take the answer is dropped, which is no error.
     pub(super) fn hand_over(
         &mut self,
         token: u64,
