@@ -118,6 +118,9 @@ struct Pool<P> {
     batch: VecDeque<Submitted<P>>,
 }
 
+/// In place of the kthread of a lane that has not run: no kthread has this index.
+const NOT_RUN: u16 = u16::MAX;
+
 /// A dispatcher and its lanes. Lives as long as the process.
 struct Group<P> {
     pool: SpinLock<Pool<P>>,
@@ -127,7 +130,8 @@ struct Group<P> {
     admission: Arc<Admission>,
     waiting: AtomicUsize,
     mailboxes: Box<[Mailbox<P>]>,
-    /// The kthread on which each lane asked last, or went on after it had blocked.
+    /// The kthread on which each lane asked last, or went on after it had blocked; at first
+    /// [`NOT_RUN`].
     kthreads: Box<[AtomicU16]>,
     /// Wakes the dispatcher's thread.
     wake: Notify,
@@ -407,7 +411,7 @@ impl<P: Send + 'static> Group<P> {
             pending: AtomicUsize::new(0),
             admission,
             waiting: AtomicUsize::new(0),
-            kthreads: (0..lanes).map(|_| AtomicU16::new(0)).collect(),
+            kthreads: (0..lanes).map(|_| AtomicU16::new(NOT_RUN)).collect(),
             mailboxes: mailboxes.into(),
             wake: Notify::new(),
             ends: AtomicBool::new(false),
