@@ -229,7 +229,7 @@ fn end_on_signal(started: &Receiver<(Vec<SocketAddr>, Running)>, mut signals: Si
 /// asking is cut off after the idle time.
 fn finish_connections(running: &Running) {
     let began = Instant::now();
-    // A connection that was just accepted is counted only a moment after the last one has ended.
+    // A connection is counted a moment after it was accepted, so the count may be zero in between.
     let mut quiet = 0;
     while quiet < QUIET_LOOKS && began.elapsed() < running.shared.limits().idle {
         std::thread::sleep(LOOK);

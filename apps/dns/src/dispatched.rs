@@ -132,8 +132,9 @@ fn settings(Order { policy, dispatchers }: Order) -> io::Result<Settings> {
         .queue(PLACES))
 }
 
-/// Returns how queries are found in a stream, and how many bytes the connections of each of
-/// `addresses` addresses may hold. Bytes that are no query end their connection.
+/// Returns how queries are found in a stream, and the limits of one of `addresses` addresses: its
+/// share of the connections, the bytes each may hold, and the idle time. Bytes that are no query
+/// end their connection.
 fn framing(shared: &Shared, addresses: usize) -> Framing {
     Framing::new(|bytes, _seen| match bytes {
         [high, low, rest @ ..] => {

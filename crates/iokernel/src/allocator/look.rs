@@ -143,7 +143,9 @@ impl Allocator {
 
     /// Records a time that is still to come and at which there is to be a look.
     fn note_time(&mut self, time: Option<Cycles>, now: Cycles) {
-        self.earliest_timer = time.filter(|&time| time > now).unwrap_or(Cycles::MAX).min(self.earliest_timer);
+        if let Some(time) = time.filter(|&time| time > now) {
+            self.earliest_timer = self.earliest_timer.min(time);
+        }
     }
 
     /// Records the words of all runtimes, as of their last looks, and their numbers of cores.
@@ -169,7 +171,7 @@ impl Allocator {
         world.runtimes.get(id).is_some_and(|runtime| runtime.noted != (runtime.mark, cores))
     }
 
-    /// Returns how many cores the runtime has.
+    /// Returns how many cores the runtime has or is promised, including those being given up.
     pub(super) fn cores_held(&self, id: RuntimeId) -> u64 {
         self.ledger.account(id).map_or(0, tailwater_sched::ledger::Account::held).into()
     }

@@ -477,7 +477,7 @@ pub struct Stats {
     pub reclaim: ReclaimHistograms,
     /// Counters of the firewall.
     firewall: Mutex<Arc<FirewallStats>>,
-    /// Where the polling thread is.
+    /// In which stage the polling thread is.
     pub(crate) progress: Progress,
     account: Vec<CoreAccount>,
     handoffs: [HandoffHistograms; HandoffKind::ALL.len()],
@@ -496,7 +496,7 @@ pub struct Stats {
     registrations: Mutex<Registrations>,
 }
 
-/// Locks what a thread that panicked may have left locked: each is consistent at any time.
+/// Locks; ignores poisoning, since each value is consistent whenever a holder may panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

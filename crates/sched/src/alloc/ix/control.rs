@@ -217,7 +217,7 @@ mod tests {
     const BOUND: Nanos = Nanos::from_micros(50);
     const SMOOTHING: Nanos = Nanos::from_millis(100);
 
-    /// Returns the delays of a service, of the period and on average, and begins a new period.
+    /// Returns the late shares of a service, of the period and on average, and begins a new period.
     fn take(service: &mut Service, period: Nanos) -> (f64, f64) {
         let LateShares { now, slow } = service.late_shares(period, &IxConfig::default());
         (now, slow)
