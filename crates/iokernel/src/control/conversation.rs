@@ -7,7 +7,7 @@
 //! | `Offered` | `Kthreads`, all of the peer's process | `Registered`: the polling thread attaches it, then `Ready` is sent |
 //! | `Fresh` | `Capture`, of the same user or root | `Capturing`: the polling thread copies frames until the connection ends |
 //! | `Fresh` | `Trace`, likewise | `Tracing`: the polling thread traces requests until the connection ends |
-//! | `Fresh` | `Recorded`, from those who may trace | `Tracing`, with the record of events; nothing changes |
+//! | `Fresh` | `Recorded`, from those who may trace | the same: the file of recorded events is sent |
 //! | `Fresh` | `RequestCores`, of the runtime's user, the IOKernel's, or root | `Fresh`: the polling thread enters the request, `CoresRequested` is sent |
 //! | `Fresh` | `Takeover`, of a process with the same rights | `Succeeding`: `Handover` and the descriptors are sent |
 //! | `Succeeding` | `Succeed` | `Leaving` is sent, and the IOKernel ends |

@@ -6,7 +6,7 @@
 //! | word | written by | read by |
 //! |---|---|---|
 //! | the queue | each [`Outbox`], on any thread | the thread of the [`Inbox`] |
-//! | `rung` | set after a message is queued; cleared by the inbox's thread before it reads the queue | that thread while it runs: one load |
+//! | `rung` | set after a message is queued; cleared by the polling thread before it reads the queue | the polling thread while it runs: one load; the control thread never |
 //! | `fd` | each outbox, after `rung`; [`silence`](Inbox::silence) before the queue is read | poll(2) or epoll(7) of the inbox's thread while it sleeps |
 //!
 //! Both signals follow the message, and are taken back before the queue is read: a message is found
