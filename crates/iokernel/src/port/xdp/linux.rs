@@ -493,23 +493,20 @@ fn route(message: RouteNetlinkMessage, interface: u32) -> Option<Route<Option<Ip
     Some(Route { network, prefix_len: header.destination_prefix_length, priority, via })
 }
 
-/// Returns the priority of the rule in a message, unless it is one that Linux always has: those to
-/// the tables `local`, `main` and `default`.
+/// Returns the priority of the rule in a message, unless it is to one of the tables for which Linux
+/// always has rules: `local`, `main` and `default`.
 fn other_rule(message: RouteNetlinkMessage) -> Option<u32> {
     let RouteNetlinkMessage::NewRule(RuleMessage { header, attributes, .. }) = message else { return None };
-    let (mut table, mut priority, mut is_narrow) = (u32::from(header.table), 0, false);
+    let (mut table, mut priority) = (u32::from(header.table), 0);
     for attribute in attributes {
         match attribute {
             RuleAttribute::Table(number) => table = number,
             RuleAttribute::Priority(number) => priority = number,
-            RuleAttribute::Source(_) | RuleAttribute::Destination(_) | RuleAttribute::FwMark(_) => {
-                is_narrow = true;
-            }
             _ => {}
         }
     }
     let always = [RouteHeader::RT_TABLE_MAIN, RT_TABLE_LOCAL, RT_TABLE_DEFAULT].map(u32::from);
-    let is_usual = header.action == RuleAction::ToTable && always.contains(&table) && !is_narrow;
+    let is_usual = header.action == RuleAction::ToTable && always.contains(&table);
     (!is_usual).then_some(priority)
 }
 
@@ -576,7 +573,11 @@ mod tests {
     fn rules_for_other_routing_tables_are_named() {
         let Some([here, _there]) = Namespace::pair(["here0", "there0"], 1) else { return };
         let mut linux = here.inside(|| Linux::new().expect("a socket"));
+        here.ip(&["rule", "add", "from", "192.0.2.9", "lookup", "main", "priority", "500"]);
         assert_eq!(linux.other_rules().unwrap(), None);
+        here.ip(&["rule", "add", "fwmark", "7", "table", "77", "priority", "800"]);
+        let words = linux.other_rules().unwrap().expect("there is one");
+        assert!(words.contains("800"), "{words}");
         for (family, rule, priority) in [("-4", "192.0.2.9", "700"), ("-6", "2001:db8::9", "600")] {
             if family == "-6"
                 && !here.inside(|| std::path::Path::new("/proc/thread-self/net/if_inet6").exists())

@@ -270,24 +270,26 @@ impl XdpPort {
                 "its address {ip} is in the network of the programs, which has to be another one with share=ports: set network and gateway="
             )));
         }
+        // Only at the start: any program of Linux may ask for a port of the range while the
+        // interface is away, and is not to keep it from programs.
+        if self.busy_tries < BUSY_TRIES {
+            return Ok(());
+        }
         let range = &self.spec.outgoing.range;
         let users: Vec<String> =
             ["tcp", "udp"].iter().flat_map(|transport| port_users(transport, range)).collect();
-        // Linux gives none that is reserved: these have asked for one, as any program may.
-        if ReservedPorts::covers(range).unwrap_or(false) {
-            for user in users {
-                tracing::warn!(
-                    port = name,
-                    "Linux has {user}, which is in the reserved range of programs' ports: it gets no frames of {name}"
-                );
-            }
-            return Ok(());
-        }
         if let Some(first) = users.first() {
             let more = match users.len() {
                 1 => String::new(),
                 many => format!(", and {} more", many - 1),
             };
+            if ReservedPorts::covers(range).unwrap_or(false) {
+                tracing::warn!(
+                    port = name,
+                    "Linux has {first}{more}, in the reserved range of programs' ports: what comes there on {name} is not Linux's"
+                );
+                return Ok(());
+            }
             return Err(self.fail(format!(
                 "Linux uses ports of the range {}-{}: {first}{more}; end these, or choose another range=",
                 range.start(),
@@ -314,7 +316,7 @@ impl XdpPort {
     /// Returns in words which of Linux's routing rules programs behind its MAC address do not
     /// follow; nothing if they follow all.
     pub(super) fn rules(&self) -> String {
-        if matches!(self.spec.share, Share::Nothing | Share::Mac) {
+        if matches!(self.spec.share, Share::Nothing | Share::Mac) || self.spec.gateway.is_none() {
             return String::new();
         }
         let rules = Linux::new().and_then(|mut linux| linux.other_rules());

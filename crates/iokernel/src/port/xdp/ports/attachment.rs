@@ -196,7 +196,7 @@ impl Drop for Attachment {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::port::xdp::ports::record::Ports;
     use crate::port::xdp::program::{KERNEL, redirect_all};
@@ -207,7 +207,7 @@ mod tests {
     use tailwater_testkit::namespace::Namespace;
 
     /// Removes a record, also if the test fails.
-    struct Removed(PathBuf);
+    pub(in crate::port::xdp::ports) struct Removed(pub(in crate::port::xdp::ports) PathBuf);
 
     impl Drop for Removed {
         fn drop(&mut self) {
@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    fn program() -> OwnedFd {
+    pub(in crate::port::xdp::ports) fn program() -> OwnedFd {
         let map = sys::socket_map(1).unwrap();
         sys::load_xdp(&redirect_all(map.as_raw_fd(), KERNEL)).unwrap()
     }
