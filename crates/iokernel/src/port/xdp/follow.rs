@@ -31,7 +31,8 @@ use std::time::Instant;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Listen;
 
-use super::sharing::KnownPrograms;
+use super::ports::holders::Absence;
+use super::sharing::{KnownPrograms, ip4s};
 use super::{Share, Sharing, XdpAccount, XdpPort, XdpSpec};
 use crate::frame::MacAddr;
 use crate::port::{Context, Port};
@@ -50,6 +51,8 @@ pub(crate) struct Follower {
     sharing: Option<Sharing>,
     /// What the last attachment knew of programs, while the port is absent.
     known: KnownPrograms,
+    /// What programs have that share Linux's addresses, while the port is absent.
+    absence: Option<Absence>,
     /// Addresses of the programs.
     programs: Vec<IpAddr>,
     /// The interface's own MAC address, as it was told last.
@@ -113,6 +116,7 @@ impl Follower {
             used: Some(Used::of(port, index)?),
             sharing: port.sharing.take(),
             known: KnownPrograms::new(),
+            absence: None,
             programs: Vec::new(),
             mac: port.mac,
             refused: None,
@@ -128,6 +132,8 @@ impl Follower {
     fn share(&mut self) {
         if let Some(sharing) = &mut self.sharing {
             sharing.set_programs(self.programs.iter().copied());
+        } else if let Some(absence) = &mut self.absence {
+            absence.set_programs(&ip4s(self.programs.iter().copied()));
         }
     }
 
@@ -158,6 +164,8 @@ impl Follower {
     pub(crate) fn release(&mut self, id: RuntimeId) {
         if let Some(steering) = self.sharing.as_mut().and_then(Sharing::steering) {
             steering.release(id);
+        } else if let Some(absence) = &mut self.absence {
+            absence.release(id);
         }
     }
 
@@ -165,6 +173,8 @@ impl Follower {
     pub(crate) fn keep_programs(&mut self) {
         if let Some(steering) = self.sharing.as_mut().and_then(Sharing::steering) {
             steering.keep_programs();
+        } else if let Some(absence) = &mut self.absence {
+            absence.keep_programs();
         }
     }
 
@@ -172,6 +182,9 @@ impl Follower {
     pub(crate) fn leave(&mut self) {
         if let Some(steering) = self.sharing.as_mut().and_then(Sharing::steering) {
             steering.leave();
+        } else if let Some(absence) = &mut self.absence {
+            // The programs end here and go on there.
+            absence.keep_programs();
         }
     }
 
@@ -246,7 +259,7 @@ impl Follower {
         let port = &self.spec.interface;
         tracing::warn!(port, "{why}: no frames pass until there is an interface {port}, which is then used");
         if let Some(sharing) = self.sharing.take() {
-            self.known = sharing.into_programs();
+            (self.known, self.absence) = sharing.into_programs();
         }
         (self.used, self.refused) = (None, None);
         self.account.absences.fetch_add(1, Ordering::Relaxed);
@@ -259,9 +272,9 @@ impl Follower {
         match self.make(index) {
             Ok((port, used, devices)) => {
                 (self.used, self.sharing, self.refused) = (Some(used), port.sharing.take(), None);
-                let known = core::mem::take(&mut self.known);
+                let before = (core::mem::take(&mut self.known), self.absence.take());
                 if let Some(sharing) = &mut self.sharing {
-                    sharing.resume(known);
+                    sharing.resume(before);
                 }
                 self.share();
                 self.account.absent.store(false, Ordering::Relaxed);

@@ -11,7 +11,7 @@ use netlink_packet_core::{
     NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope};
-use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp};
+use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp, XdpAttached};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
@@ -31,6 +31,8 @@ use tailwater_bpf::sys::Hook;
 
 /// Attach only where no program is (linux/if_link.h, `XDP_FLAGS_UPDATE_IF_NOEXIST`).
 const IF_NONE: u32 = 1;
+/// Do so only if a given program is attached (linux/if_link.h, `XDP_FLAGS_REPLACE`).
+const REPLACE: u32 = 1 << 4;
 /// Groups of notifications (linux/rtnetlink.h, `RTNLGRP_*`): links, neighbours, and addresses and
 /// routes of both families.
 const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
@@ -250,11 +252,12 @@ impl Linux {
         Ok(ips.min())
     }
 
-    /// Returns the number of the program that is attached to an interface; `None` without one.
+    /// Returns the number of the program that is attached to an interface, and its hook; `None`
+    /// without one.
     ///
     /// # Errors
     /// Linux's.
-    pub(super) fn attached_xdp(&mut self, interface: u32) -> io::Result<Option<u32>> {
+    pub(super) fn attached_xdp(&mut self, interface: u32) -> io::Result<Option<(u32, Hook)>> {
         let mut question = LinkMessage::default();
         question.header.index = interface;
         let answer = self.ask(RouteNetlinkMessage::GetLink(question), 0)?;
@@ -262,8 +265,10 @@ impl Linux {
             let RouteNetlinkMessage::NewLink(message) = message else { return None };
             message.attributes.into_iter().find_map(|attribute| {
                 let LinkAttribute::Xdp(parts) = attribute else { return None };
+                let generic = parts.contains(&LinkXdp::Attached(XdpAttached::SocketBuffer));
+                let hook = if generic { Hook::Generic } else { Hook::Driver };
                 parts.into_iter().find_map(|part| match part {
-                    LinkXdp::ProgId(number) if number > 0 => Some(number),
+                    LinkXdp::ProgId(number) if number > 0 => Some((number, hook)),
                     _ => None,
                 })
             })
@@ -282,21 +287,35 @@ impl Linux {
         hook: Hook,
         replaces: bool,
     ) -> io::Result<()> {
-        self.set_xdp(interface, program.as_raw_fd(), hook as u32 | if replaces { 0 } else { IF_NONE })
+        let flags = hook as u32 | if replaces { 0 } else { IF_NONE };
+        self.set_xdp(interface, vec![LinkXdp::Fd(program.as_raw_fd()), LinkXdp::Flags(flags)])
     }
 
-    /// Takes the program away from an interface.
+    /// Takes a program away from an interface: this one alone if it is given.
     ///
     /// # Errors
-    /// Linux's.
-    pub(super) fn detach_xdp(&mut self, interface: u32, hook: Hook) -> io::Result<()> {
-        self.set_xdp(interface, -1, hook as u32)
+    /// Linux's: EEXIST if another program is attached, or none.
+    pub(super) fn detach_xdp(
+        &mut self,
+        interface: u32,
+        program: Option<BorrowedFd<'_>>,
+        hook: Hook,
+    ) -> io::Result<()> {
+        let mut parts = vec![LinkXdp::Fd(-1)];
+        match program {
+            Some(program) => parts.extend([
+                LinkXdp::Flags(hook as u32 | REPLACE),
+                LinkXdp::ExpectedFd(program.as_raw_fd() as u32),
+            ]),
+            None => parts.push(LinkXdp::Flags(hook as u32)),
+        }
+        self.set_xdp(interface, parts)
     }
 
-    fn set_xdp(&mut self, interface: u32, program: i32, flags: u32) -> io::Result<()> {
+    fn set_xdp(&mut self, interface: u32, parts: Vec<LinkXdp>) -> io::Result<()> {
         let mut message = LinkMessage::default();
         message.header.index = interface;
-        message.attributes = vec![LinkAttribute::Xdp(vec![LinkXdp::Fd(program), LinkXdp::Flags(flags)])];
+        message.attributes = vec![LinkAttribute::Xdp(parts)];
         self.ask(RouteNetlinkMessage::SetLink(message), NLM_F_ACK).map(drop)
     }
 
@@ -474,23 +493,20 @@ fn route(message: RouteNetlinkMessage, interface: u32) -> Option<Route<Option<Ip
     Some(Route { network, prefix_len: header.destination_prefix_length, priority, via })
 }
 
-/// Returns the priority of the rule in a message, unless it is one that Linux always has: those to
-/// the tables `local`, `main` and `default`.
+/// Returns the priority of the rule in a message, unless it is to one of the tables for which Linux
+/// always has rules: `local`, `main` and `default`.
 fn other_rule(message: RouteNetlinkMessage) -> Option<u32> {
     let RouteNetlinkMessage::NewRule(RuleMessage { header, attributes, .. }) = message else { return None };
-    let (mut table, mut priority, mut is_narrow) = (u32::from(header.table), 0, false);
+    let (mut table, mut priority) = (u32::from(header.table), 0);
     for attribute in attributes {
         match attribute {
             RuleAttribute::Table(number) => table = number,
             RuleAttribute::Priority(number) => priority = number,
-            RuleAttribute::Source(_) | RuleAttribute::Destination(_) | RuleAttribute::FwMark(_) => {
-                is_narrow = true;
-            }
             _ => {}
         }
     }
     let always = [RouteHeader::RT_TABLE_MAIN, RT_TABLE_LOCAL, RT_TABLE_DEFAULT].map(u32::from);
-    let is_usual = header.action == RuleAction::ToTable && always.contains(&table) && !is_narrow;
+    let is_usual = header.action == RuleAction::ToTable && always.contains(&table);
     (!is_usual).then_some(priority)
 }
 
@@ -557,7 +573,11 @@ mod tests {
     fn rules_for_other_routing_tables_are_named() {
         let Some([here, _there]) = Namespace::pair(["here0", "there0"], 1) else { return };
         let mut linux = here.inside(|| Linux::new().expect("a socket"));
+        here.ip(&["rule", "add", "from", "192.0.2.9", "lookup", "main", "priority", "500"]);
         assert_eq!(linux.other_rules().unwrap(), None);
+        here.ip(&["rule", "add", "fwmark", "7", "table", "77", "priority", "800"]);
+        let words = linux.other_rules().unwrap().expect("there is one");
+        assert!(words.contains("800"), "{words}");
         for (family, rule, priority) in [("-4", "192.0.2.9", "700"), ("-6", "2001:db8::9", "600")] {
             if family == "-6"
                 && !here.inside(|| std::path::Path::new("/proc/thread-self/net/if_inet6").exists())

@@ -107,11 +107,11 @@ impl XdpPort {
         // While the map has no sockets, frames still go to Linux. A program that takes the place of
         // another one's comes last: while that IOKernel runs, no other has a socket on the queues.
         let ((link, attachment, hook), queues) = if self.spec.share == Share::Ports {
-            let first = if self.spec.mode == XdpMode::Skb { Hook::Generic } else { Hook::Driver };
+            let first = self.first_hook(index)?;
             let queues = self.open_all((index, count), chunk, first)?;
-            (self.attach(&program, index)?, queues)
+            (self.attach(&program, index, first)?, queues)
         } else {
-            let attached = self.attach(&program, index)?;
+            let attached = self.attach(&program, index, self.first_hook(index)?)?;
             let hook = attached.2;
             (attached, self.open_all((index, count), chunk, hook)?)
         };
@@ -149,12 +149,25 @@ impl XdpPort {
         Ok(Held { sockets, settings: Some(Arc::new(settings)), theirs })
     }
 
-    /// Attaches the program to the first hook that the options and the driver allow; returns what
-    /// keeps it attached, and the hook.
+    /// Returns the hook to try first: that of an earlier IOKernel's program if ports of programs
+    /// depend on it and the options leave the choice.
+    fn first_hook(&self, index: u32) -> Result<Hook, PortError> {
+        match (self.spec.mode, self.spec.share) {
+            (XdpMode::Skb, _) => Ok(Hook::Generic),
+            (XdpMode::Auto, Share::Ports) => attachment::hook_in_use(&self.spec.interface, index)
+                .map(|hook| hook.unwrap_or(Hook::Driver))
+                .map_err(|e| self.fail(format!("cannot find the attached program (netlink): {e}"))),
+            (XdpMode::Auto | XdpMode::Native, _) => Ok(Hook::Driver),
+        }
+    }
+
+    /// Attaches the program to the first hook, or to that which the options and the driver allow;
+    /// returns what keeps it attached, and the hook.
     fn attach(
         &self,
         program: &OwnedFd,
         index: u32,
+        first: Hook,
     ) -> Result<(OwnedFd, Option<Attachment>, Hook), PortError> {
         let attach = |hook| match self.spec.share {
             // What it returns beside the attachment is a copy of the program.
@@ -165,18 +178,17 @@ impl XdpPort {
                 .map(|link| (link, None, hook)),
         };
         let what = "attach the redirect program";
-        match self.spec.mode {
-            XdpMode::Native => attach(Hook::Driver),
-            XdpMode::Skb => attach(Hook::Generic),
-            XdpMode::Auto => match attach(Hook::Driver) {
-                Ok(attached) => Ok(attached),
-                Err(error @ (Errno::PERM | Errno::BUSY | Errno::EXIST)) => Err(error),
-                Err(error) => {
-                    let port = &self.spec.interface;
-                    tracing::warn!(port, %error, "the driver runs no XDP programs: using skb mode, which is slower");
-                    attach(Hook::Generic)
-                }
-            },
+        match attach(first) {
+            Err(error)
+                if self.spec.mode == XdpMode::Auto
+                    && first == Hook::Driver
+                    && !matches!(error, Errno::PERM | Errno::BUSY | Errno::EXIST) =>
+            {
+                let port = &self.spec.interface;
+                tracing::warn!(port, %error, "the driver runs no XDP programs: using skb mode, which is slower");
+                attach(Hook::Generic)
+            }
+            attached => attached,
         }
         .map_err(|error| self.explain(what, error))
     }
@@ -258,24 +270,26 @@ impl XdpPort {
                 "its address {ip} is in the network of the programs, which has to be another one with share=ports: set network and gateway="
             )));
         }
+        // Only at the start: any program of Linux may ask for a port of the range while the
+        // interface is away, and is not to keep it from programs.
+        if self.busy_tries < BUSY_TRIES {
+            return Ok(());
+        }
         let range = &self.spec.outgoing.range;
         let users: Vec<String> =
             ["tcp", "udp"].iter().flat_map(|transport| port_users(transport, range)).collect();
-        // Linux gives none that is reserved: these have asked for one, as any program may.
-        if ReservedPorts::covers(range).unwrap_or(false) {
-            for user in users {
-                tracing::warn!(
-                    port = name,
-                    "Linux has {user}, which is in the reserved range of programs' ports: it gets no frames of {name}"
-                );
-            }
-            return Ok(());
-        }
         if let Some(first) = users.first() {
             let more = match users.len() {
                 1 => String::new(),
                 many => format!(", and {} more", many - 1),
             };
+            if ReservedPorts::covers(range).unwrap_or(false) {
+                tracing::warn!(
+                    port = name,
+                    "Linux has {first}{more}, in the reserved range of programs' ports: what comes there on {name} is not Linux's"
+                );
+                return Ok(());
+            }
             return Err(self.fail(format!(
                 "Linux uses ports of the range {}-{}: {first}{more}; end these, or choose another range=",
                 range.start(),
@@ -302,7 +316,7 @@ impl XdpPort {
     /// Returns in words which of Linux's routing rules programs behind its MAC address do not
     /// follow; nothing if they follow all.
     pub(super) fn rules(&self) -> String {
-        if matches!(self.spec.share, Share::Nothing | Share::Mac) {
+        if matches!(self.spec.share, Share::Nothing | Share::Mac) || self.spec.gateway.is_none() {
             return String::new();
         }
         let rules = Linux::new().and_then(|mut linux| linux.other_rules());

@@ -247,7 +247,7 @@ impl XdpPort {
             ),
             Errno::NODEV => format!("cannot {what}: there is no interface {name} in this network namespace"),
             Errno::BUSY | Errno::EXIST => format!(
-                "cannot {what}: another program is attached; `ip link show {name}` shows which, `ip link set {name} xdp off` removes it"
+                "cannot {what}: another program is attached; `ip link show {name}` shows which, `ip link set {name} xdp off` removes it, or `xdpgeneric off` if it says xdpgeneric"
             ),
             Errno::OPNOTSUPP => format!("cannot {what}: the driver of {name} cannot do this"),
             Errno::AFNOSUPPORT => format!("cannot {what}: this kernel is built without AF_XDP (CONFIG_XDP_SOCKETS)"),

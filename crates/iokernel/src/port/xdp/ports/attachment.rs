@@ -22,8 +22,9 @@ pub(in crate::port::xdp) struct Attachment {
     pub(super) port: String,
     pub(super) index: u32,
     hook: Hook,
-    /// Number of the attached program.
+    /// Number of the attached program, and a descriptor of it.
     pub(super) program: u32,
+    own: OwnedFd,
     pub(super) file: PathBuf,
     /// Another IOKernel, or another attachment, goes on with it; so it is with one that is taken
     /// over, until this one serves.
@@ -35,10 +36,21 @@ pub(in crate::port::xdp) struct Attachment {
 /// # Errors
 /// If Linux does not answer.
 pub(in crate::port::xdp) fn recorded(port: &str, index: u32) -> io::Result<Vec<u32>> {
-    let there = Linux::new()?.attached_xdp(index)?.unwrap_or(0);
+    let there = Linux::new()?.attached_xdp(index)?.map_or(0, |(number, _)| number);
     let record = Record::read(&Record::path(port)?);
     let programs = if record.knows(there) { record.programs } else { Vec::new() };
     Ok(programs.iter().flat_map(|ports| ports.listens.iter().map(key)).collect())
+}
+
+/// Returns where the program of an earlier IOKernel is attached, if programs' ports depend on it: a
+/// program in its place there leaves no moment without one.
+///
+/// # Errors
+/// If Linux does not answer.
+pub(in crate::port::xdp) fn hook_in_use(port: &str, index: u32) -> io::Result<Option<Hook>> {
+    let Some((there, hook)) = Linux::new()?.attached_xdp(index)? else { return Ok(None) };
+    let record = Record::read(&Record::path(port)?);
+    Ok((record.knows(there) && !record.programs.is_empty()).then_some(hook))
 }
 
 impl Attachment {
@@ -54,7 +66,7 @@ impl Attachment {
         hook: Hook,
     ) -> io::Result<Self> {
         let (mut linux, file) = (Linux::new()?, Record::path(port)?);
-        let there = linux.attached_xdp(index)?.unwrap_or(0);
+        let mut there = linux.attached_xdp(index)?.map_or(0, |(number, _)| number);
         let mut before = Record::read(&file);
         if !before.knows(there) {
             if there != 0 {
@@ -69,7 +81,10 @@ impl Attachment {
         }
         let number = program_number(program)?;
         // One that cannot be written is complained of when programs get their ports.
-        let _ = Record { program: number, replaced: Some(there), ..before.clone() }.write(&file);
+        let note = |program, replaced| {
+            let _ = Record { program, replaced: Some(replaced), ..before.clone() }.write(&file);
+        };
+        note(number, there);
         let attached = match linux.attach_xdp(index, program.as_fd(), hook, there != 0) {
             // One in the other mode is in the way.
             Err(error)
@@ -77,17 +92,22 @@ impl Attachment {
                     && matches!(Errno::from_io_error(&error), Some(Errno::EXIST | Errno::INVAL)) =>
             {
                 let other = if hook == Hook::Driver { Hook::Generic } else { Hook::Driver };
-                linux.detach_xdp(index, other)?;
+                // Until the new one is there, none is.
+                note(there, 0);
+                linux.detach_xdp(index, None, other)?;
+                there = 0;
+                note(number, 0);
                 linux.attach_xdp(index, program.as_fd(), hook, false)
             }
             attached => attached,
         };
-        if attached.is_err() && there == 0 && before == Record::default() {
+        if attached.is_err() && there == 0 && before.programs.is_empty() {
             // It is missing if it could not be written.
             let _ = std::fs::remove_file(&file);
         }
         attached?;
-        Ok(Self { port: port.to_owned(), index, hook, program: number, file, left: false })
+        let own = program.try_clone()?;
+        Ok(Self { port: port.to_owned(), index, hook, program: number, own, file, left: false })
     }
 
     /// Returns that which is taken over from an IOKernel that still runs.
@@ -100,8 +120,8 @@ impl Attachment {
         program: &OwnedFd,
         hook: Hook,
     ) -> io::Result<Self> {
-        let (program, file) = (program_number(program)?, Record::path(port)?);
-        Ok(Self { port: port.to_owned(), index, hook, program, file, left: true })
+        let (own, program, file) = (program.try_clone()?, program_number(program)?, Record::path(port)?);
+        Ok(Self { port: port.to_owned(), index, hook, program, own, file, left: true })
     }
 
     /// Notes that this IOKernel serves: no other one goes on with it.
@@ -117,18 +137,32 @@ impl Attachment {
     /// Returns whether it stays for programs that wait for the next IOKernel. Without a record that
     /// one would not know it.
     pub(super) fn stays(&self) -> bool {
-        !self.left && !Record::read(&self.file).programs.is_empty()
+        !self.left && self.record().is_some_and(|record| !record.programs.is_empty())
+    }
+
+    /// Returns the record, unless it is that of another IOKernel, which has started since.
+    fn record(&self) -> Option<Record> {
+        let record = Record::read(&self.file);
+        (record.program == self.program).then_some(record)
+    }
+
+    /// Takes the program away, but no other one that is there instead.
+    fn detach(&self) -> io::Result<()> {
+        match Linux::new()?.detach_xdp(self.index, Some(self.own.as_fd()), self.hook) {
+            Err(error) if Errno::from_io_error(&error) == Some(Errno::EXIST) => Ok(()),
+            other => other,
+        }
     }
 
     /// Takes it away from an interface that the port lets go of; the record says so, and keeps the
     /// ports of programs for the next interface of this name.
     pub(super) fn let_go(&mut self) {
-        let record = Record::read(&self.file);
-        let let_go = Record { program: 0, replaced: Some(self.program), ..record };
-        // One that cannot be written was complained of.
-        let _ = let_go.write(&self.file);
+        if let Some(record) = self.record() {
+            // One that cannot be written was complained of.
+            let _ = Record { program: 0, replaced: Some(self.program), ..record }.write(&self.file);
+        }
         // Fails if the interface is gone.
-        let _ = Linux::new().and_then(|mut linux| linux.detach_xdp(self.index, self.hook));
+        let _ = self.detach();
         self.left = true;
     }
 }
@@ -138,7 +172,8 @@ impl Drop for Attachment {
         if self.left {
             return;
         }
-        let (port, programs) = (&self.port, Record::read(&self.file).programs.len());
+        let (port, record) = (&self.port, self.record());
+        let programs = record.as_ref().map_or(0, |record| record.programs.len());
         let hook = match self.hook {
             Hook::Driver => "xdp",
             Hook::Generic => "xdpgeneric",
@@ -151,16 +186,17 @@ impl Drop for Attachment {
             );
             return;
         }
-        if let Err(error) = Linux::new().and_then(|mut linux| linux.detach_xdp(self.index, self.hook)) {
+        if let Err(error) = self.detach() {
             tracing::warn!(port, %error, "cannot take the redirect program away; `ip link set {port} {hook} off` does");
         }
-        // It is missing if it could not be written.
-        let _ = std::fs::remove_file(&self.file);
+        if record.is_some() {
+            let _ = std::fs::remove_file(&self.file);
+        }
     }
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
     use crate::port::xdp::ports::record::Ports;
     use crate::port::xdp::program::{KERNEL, redirect_all};
@@ -170,7 +206,16 @@ mod tests {
     use tailwater_bpf::sys;
     use tailwater_testkit::namespace::Namespace;
 
-    fn program() -> OwnedFd {
+    /// Removes a record, also if the test fails.
+    pub(in crate::port::xdp::ports) struct Removed(pub(in crate::port::xdp::ports) PathBuf);
+
+    impl Drop for Removed {
+        fn drop(&mut self) {
+            let _ = std::fs::remove_file(&self.0);
+        }
+    }
+
+    pub(in crate::port::xdp::ports) fn program() -> OwnedFd {
         let map = sys::socket_map(1).unwrap();
         sys::load_xdp(&redirect_all(map.as_raw_fd(), KERNEL)).unwrap()
     }
@@ -184,7 +229,8 @@ mod tests {
         here.inside(|| {
             let index = Interface::new("here0").unwrap().index().unwrap();
             let attach = || Attachment::new("here0", index, &program(), Hook::Driver).unwrap();
-            let attached = || Linux::new().unwrap().attached_xdp(index).unwrap();
+            let attached = || Linux::new().unwrap().attached_xdp(index).unwrap().map(|(number, _)| number);
+            let _removed = Removed(Record::path("here0").unwrap());
             // As of a start that fails after it.
             let attachment = attach();
             let file = attachment.file.clone();
@@ -213,7 +259,7 @@ mod tests {
                 .write(&file)
                 .unwrap();
             drop(next);
-            Linux::new().unwrap().detach_xdp(index, Hook::Driver).unwrap();
+            Linux::new().unwrap().detach_xdp(index, None, Hook::Driver).unwrap();
             assert!(recorded("here0", index).unwrap().is_empty());
             let mut next = attach();
             assert!(Record::read(&file).programs.is_empty());
@@ -224,7 +270,68 @@ mod tests {
             next.let_go();
             drop(next);
             assert_eq!((attached(), recorded("here0", index).unwrap().len()), (None, 1));
-            std::fs::remove_file(&file).unwrap();
+        });
+    }
+
+    #[test]
+    fn the_program_and_the_record_of_another_are_left_alone() {
+        let Some([here, _there]) = Namespace::pair(["here0", "there0"], 1) else { return };
+        if let Err(why) = crate::port::xdp::probe() {
+            return eprintln!("skipped: {why}");
+        }
+        here.inside(|| {
+            let index = Interface::new("here0").unwrap().index().unwrap();
+            let attached = || Linux::new().unwrap().attached_xdp(index).unwrap().map(|(number, _)| number);
+            let first = Attachment::new("here0", index, &program(), Hook::Driver).unwrap();
+            let file = first.file.clone();
+            let _removed = Removed(file.clone());
+            // An IOKernel that has started since.
+            let mut second = Attachment::new("here0", index, &program(), Hook::Driver).unwrap();
+            drop(first);
+            assert_eq!((attached(), file.exists()), (Some(second.program), true));
+            // An administrator's in its place.
+            let theirs = program();
+            let mut linux = Linux::new().unwrap();
+            linux.attach_xdp(index, theirs.as_fd(), Hook::Driver, true).unwrap();
+            second.let_go();
+            assert_eq!(attached(), Some(program_number(&theirs).unwrap()));
+        });
+    }
+
+    #[test]
+    fn programs_keep_their_ports_over_a_driver_that_runs_no_programs_and_over_another_mode() {
+        let Some([here, _there]) = Namespace::pair(["here0", "there0"], 1) else { return };
+        if let Err(why) = crate::port::xdp::probe() {
+            return eprintln!("skipped: {why}");
+        }
+        let ports = Ports {
+            ip: Ipv4Addr::LOCALHOST,
+            outgoing: (61_000, 61_099),
+            listens: vec!["udp:7".parse().unwrap()],
+        };
+        here.inside(|| {
+            for (name, first, then) in
+                // The loopback interface has the generic hook alone.
+                [("lo", Hook::Generic, Hook::Driver), ("here0", Hook::Driver, Hook::Generic)]
+            {
+                let index = Interface::new(name).unwrap().index().unwrap();
+                let attached = Attachment::new(name, index, &program(), first).unwrap();
+                let (number, file) = (attached.program, attached.file.clone());
+                let _removed = Removed(file.clone());
+                assert_eq!(hook_in_use(name, index).unwrap(), None);
+                Record { program: number, replaced: None, programs: vec![ports.clone()] }
+                    .write(&file)
+                    .unwrap();
+                // As if it were killed: it stays.
+                drop(attached);
+                assert_eq!(hook_in_use(name, index).unwrap(), Some(first));
+                let next = Attachment::new(name, index, &program(), then);
+                assert_eq!(next.is_ok(), name == "here0", "{next:?}");
+                assert_eq!(recorded(name, index).unwrap().len(), 1);
+                drop(next);
+                drop(Attachment::new(name, index, &program(), first).unwrap());
+                assert_eq!(recorded(name, index).unwrap().len(), 1);
+            }
         });
     }
 }

@@ -38,6 +38,7 @@
 
 pub(super) mod attachment;
 mod held;
+pub(super) mod holders;
 pub(super) mod record;
 mod rewrite;
 pub(super) mod steering;

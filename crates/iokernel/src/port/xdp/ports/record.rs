@@ -3,11 +3,13 @@
 //! Owns a file in `/run` for each network namespace and interface, which is there while the
 //! redirect program is attached: the number of that program, by which the next IOKernel knows it as
 //! its own, and who had which ports, which stay closed to Linux until these programs are back. If
-//! another program is attached, or none, it was taken away by hand, and the record is not believed.
+//! another program is attached, or none that should be, it was taken away by hand, or the interface
+//! was made anew while no IOKernel ran: the record is not believed.
 //! It is replaced as a whole, before a program is attached: an IOKernel that is killed at any
 //! moment leaves no program that the next one does not know. Numbers of programs are not used again
 //! until the machine starts anew, and `/run` does not outlive that.
 
+use rustix::fs::{Access, AtFlags, CWD, accessat};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io;
@@ -19,7 +21,7 @@ use tailwater_shm::control::Listen;
 const FOLDER: &str = "/run";
 /// What a record that cannot be written means.
 pub(in crate::port::xdp) const UNRECORDED: &str = "if this IOKernel is killed, connections of its programs are lost, and the next one is refused \
-     until the redirect program is taken away (`ip link set INTERFACE xdp off`); let it write to /run";
+     until the redirect program is taken away (`ip link set INTERFACE xdp off`, in skb mode `xdpgeneric off`); let it write to /run";
 
 /// Ports of a program.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,7 +39,8 @@ pub(super) struct Ports {
 pub(crate) struct Record {
     /// Number of the program that is attached, or will be next; 0 for none.
     pub(super) program: u32,
-    /// Number of the one in whose place it is put, until that is done; 0 for none.
+    /// Number of the one in whose place it is put, or 0 if there is none then; `None` once it is
+    /// attached.
     #[serde(default)]
     pub(super) replaced: Option<u32>,
     pub(super) programs: Vec<Ports>,
@@ -69,7 +72,7 @@ impl Record {
 
     /// Returns whether this process may write records.
     pub(in crate::port::xdp) fn can_be_written() -> bool {
-        rustix::fs::access(FOLDER, rustix::fs::Access::WRITE_OK).is_ok()
+        accessat(CWD, FOLDER, Access::WRITE_OK, AtFlags::EACCESS).is_ok()
     }
 
     /// Replaces the record.

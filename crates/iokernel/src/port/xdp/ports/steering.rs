@@ -24,11 +24,13 @@
 //! | the program is taken away by hand while no IOKernel runs | - | the next one does not believe the record |
 //! | the interface is moved to another network namespace | - | the program goes with it, and passes all frames to Linux |
 //! | another IOKernel starts on the interface, without a takeover | - | it finds the sockets of this one on the queues, and ends before it attaches |
+//! | the interface goes and comes back | - | programs have what they had; what has ended meanwhile is not kept, and a program of Linux that has taken a port of the range keeps no interface from them |
+//! | an instance that replaces another one is refused, or ends | - | the other one's ports stay, also those that it had before the interface was away or with an earlier IOKernel |
 //! | an IOKernel takes over | - | it goes on with the program and the maps; ports are held once more when the other has ended |
 //! | the next IOKernel has another `part=`, or another `range=` | - | programs keep the parts that they had, as far as they are in the range; of others the log says that their connections end |
 //! | a program of Linux asks for a reserved port by its number | - | the port stays the programs', and the log says who has it |
-//! | programs do not come back | - | their ports are Linux's after [`KEPT`] |
-//! | a program is killed | - | its listening ports are Linux's, which answers with resets; what comes for connections it had opened is answered by the switch for [`KEPT`], or until its part of the range is needed |
+//! | programs do not come back | - | their ports are Linux's after [`KEPT`](super::holders::KEPT) |
+//! | a program is killed | - | its listening ports are Linux's, which answers with resets; what comes for connections it had opened is answered by the switch for [`KEPT`](super::holders::KEPT), or until its part of the range is needed |
 //! | a program asks for a port that Linux or another program has, or one of the range | - | it is refused, with who has it |
 //! | Linux takes a port meanwhile, while no IOKernel holds it | - | the program keeps it on the wire; the log names the port and who has it |
 //! | the interface gets another address | - | ports are held there, and frames leave with it; connections of the old address end as Linux's do |
@@ -47,16 +49,14 @@ use tailwater_shm::control::Listen;
 
 use super::attachment::Attachment;
 use super::held::{Held, Unheld};
-use super::record::{Ports, Record, UNRECORDED};
+use super::holders::{self, Absence, Holder, Holders, State, expected, free_part};
+use super::record::{Record, UNRECORDED};
 use super::{Latest, Program, View, Wanted};
 use crate::frame::MacAddr;
 use crate::port::xdp::linux::Linux;
 use crate::port::xdp::program::ports::port_key;
 use crate::port::xdp::spec::Outgoing;
 
-/// For how long ports are kept for programs of an earlier IOKernel that do not come back: as long
-/// as calls of these wait for another one, unless set otherwise.
-pub(super) const KEPT: Duration = Duration::from_secs(60);
 /// Maximum number of ports at which programs listen.
 pub(in crate::port::xdp) const MOST_PORTS: u32 = 16_384;
 /// Maximum number of datagrams whose later fragments are redirected.
@@ -68,34 +68,6 @@ pub(in crate::port::xdp) type PortMap = Map<u32, u32>;
 /// Time between two attempts to hold a port that Linux has.
 const HOLD_PAUSE: Duration = Duration::from_secs(1);
 
-/// A program that has ports.
-#[derive(Debug)]
-struct Holder {
-    ip6: Option<Ipv6Addr>,
-    /// Its part of the range.
-    outgoing: RangeInclusive<u16>,
-    listens: BTreeMap<Listen, Listening>,
-    state: State,
-}
-
-/// A port at which a program listens.
-#[derive(Debug, Default)]
-struct Listening {
-    held: Held,
-    /// The instances that asked for it; none if an earlier IOKernel gave it to them.
-    instances: BTreeSet<RuntimeId>,
-}
-
-/// How long a program has its ports.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum State {
-    Registered,
-    /// It was registered with an earlier IOKernel, and has not come back.
-    Expected(Instant),
-    /// It is answered for.
-    Ended(Instant),
-}
-
 /// See the module documentation.
 #[derive(Debug)]
 pub(in crate::port::xdp) struct Steering {
@@ -104,7 +76,7 @@ pub(in crate::port::xdp) struct Steering {
     map: Arc<PortMap>,
     /// Those that the map has.
     entered: BTreeSet<u32>,
-    holders: BTreeMap<Ipv4Addr, Holder>,
+    holders: Holders,
     mac: MacAddr,
     ip: Option<Ipv4Addr>,
     ip6: Option<Ipv6Addr>,
@@ -128,48 +100,6 @@ pub(in crate::port::xdp) struct Steering {
 
 pub(super) fn key(listen: &Listen) -> u32 {
     port_key(listen.transport.number(), listen.port)
-}
-
-/// Returns the first part of the range that has no port of these programs.
-fn free_part(outgoing: &Outgoing, holders: &BTreeMap<Ipv4Addr, Holder>) -> Option<RangeInclusive<u16>> {
-    let mut parts = (0..outgoing.parts()).map(|number| outgoing.part(number));
-    parts.find(|part| {
-        holders
-            .values()
-            .all(|Holder { outgoing: other, .. }| part.end() < other.start() || other.end() < part.start())
-    })
-}
-
-/// Returns the programs of an earlier IOKernel, with the ports that they had. One whose part is not
-/// in the range gets another one, if there is one.
-fn expected(
-    record: &Record,
-    (port, outgoing): (&str, &Outgoing),
-    ip6_of: impl Fn(Ipv4Addr) -> Option<Ipv6Addr>,
-) -> BTreeMap<Ipv4Addr, Holder> {
-    let Outgoing { range, .. } = outgoing;
-    let until = Instant::now() + KEPT;
-    let mut holders: BTreeMap<Ipv4Addr, Holder> = BTreeMap::new();
-    let is_kept = |ports: &&Ports| range.contains(&ports.outgoing.0) && range.contains(&ports.outgoing.1);
-    let (kept, others): (Vec<&Ports>, Vec<&Ports>) = record.programs.iter().partition(is_kept);
-    for (is_kept, ports) in
-        kept.into_iter().map(|it| (true, it)).chain(others.into_iter().map(|it| (false, it)))
-    {
-        let (first, last) = ports.outgoing;
-        if !is_kept {
-            tracing::warn!(
-                port, program = %ports.ip,
-                "the connections that this program has opened end: its ports {first}-{last} are not in the range of this IOKernel, {}-{}",
-                range.start(), range.end()
-            );
-        }
-        let part = free_part(outgoing, &holders);
-        let Some(outgoing) = (if is_kept { Some(first..=last) } else { part }) else { continue };
-        let listens = ports.listens.iter().map(|&listen| (listen, Listening::default())).collect();
-        let holder = Holder { ip6: ip6_of(ports.ip), outgoing, listens, state: State::Expected(until) };
-        holders.insert(ports.ip, holder);
-    }
-    holders
 }
 
 impl Steering {
@@ -221,21 +151,19 @@ impl Steering {
         (ip, ip6): (Ipv4Addr, Option<Ipv6Addr>),
         listens: &[Listen],
     ) -> Result<(u16, u16), String> {
-        let outgoing = match self.holders.get(&ip) {
-            Some(holder) => holder.outgoing.clone(),
-            None => self.take_part()?,
-        };
         let mut held = BTreeMap::new();
         for &listen in listens {
             held.insert(listen, self.hold(ip, listen)?);
         }
+        let outgoing = match self.holders.get(&ip) {
+            Some(holder) => holder.outgoing.clone(),
+            None => self.take_part()?,
+        };
         let ports = (*outgoing.start(), *outgoing.end());
         let new = Holder { ip6, outgoing, listens: BTreeMap::new(), state: State::Registered };
         let holder = self.holders.entry(ip).or_insert(new);
-        // Two instances of a program have one address, and the ports of both.
-        if holder.state != State::Registered {
-            holder.listens.retain(|listen, _| held.contains_key(listen));
-        }
+        // Two instances of a program have one address, and the ports of both: those of one that is
+        // not back yet stay.
         (holder.ip6, holder.state) = (ip6, State::Registered);
         for (listen, socket) in held {
             let place = holder.listens.entry(listen).or_default();
@@ -250,14 +178,12 @@ impl Steering {
     }
 
     /// Takes the ports of an instance that is registered no more, or was refused, except those of
-    /// the program's other instance.
+    /// the program's other instance, and those that are kept for one.
     pub(in crate::port::xdp) fn release(&mut self, id: RuntimeId) {
         if self.ending {
             return;
         }
-        for holder in self.holders.values_mut() {
-            holder.listens.retain(|_, place| !place.instances.remove(&id) || !place.instances.is_empty());
-        }
+        holders::release(&mut self.holders, id);
         self.publish();
     }
 
@@ -305,8 +231,8 @@ impl Steering {
         }
         let Outgoing { range, part } = &self.outgoing;
         Err(format!(
-            "{} programs have all ports for outgoing connections, {}-{}, {part} each; stop one, or give the \
-             IOKernel's port a longer range= or a smaller part=",
+            "{} programs have ports for outgoing connections, and no part of {part} is free in {}-{}; stop one, or \
+             give the IOKernel's port a longer range= or a smaller part=",
             self.holders.len(),
             range.start(),
             range.end()
@@ -319,15 +245,7 @@ impl Steering {
         if self.ending {
             return;
         }
-        let until = Instant::now() + KEPT;
-        for (ip, holder) in &mut self.holders {
-            if registered.contains(ip) {
-                holder.state = State::Registered;
-            } else if holder.state == State::Registered {
-                holder.state = State::Ended(until);
-                holder.listens.clear();
-            }
-        }
+        holders::set_programs(&mut self.holders, registered);
         self.publish();
     }
 
@@ -360,10 +278,7 @@ impl Steering {
                 .flat_map(|holder| holder.listens.values_mut())
                 .for_each(|place| place.held = Held::default());
         }
-        self.holders.retain(|_, holder| match holder.state {
-            State::Registered => true,
-            State::Expected(until) | State::Ended(until) => now < until,
-        });
+        holders::expire(&mut self.holders, now);
         if is_other || self.next_hold.is_none_or(|next| now >= next) {
             self.next_hold = Some(now + HOLD_PAUSE);
             self.hold_all();
@@ -401,7 +316,10 @@ impl Steering {
         for (ip, holder) in registered {
             for (listen, place) in holder.listens.iter_mut().filter(|(_, place)| !place.held.is_held()) {
                 match Held::new(*listen, own.iter().copied()) {
-                    Ok(socket) => place.held = socket,
+                    Ok(socket) => {
+                        place.held = socket;
+                        self.unheld.retain(|unheld| unheld.listen != *listen);
+                    }
                     // Who has it is looked for once: it takes a look at all processes.
                     Err(unheld) if self.unheld.insert(unheld) => {
                         let why = unheld.explain();
@@ -448,13 +366,8 @@ impl Steering {
                 }
             }
         }
-        let live = self.holders.iter().filter(|(_, holder)| !matches!(holder.state, State::Ended(_)));
-        let programs = live.map(|(&ip, holder)| Ports {
-            ip,
-            outgoing: (*holder.outgoing.start(), *holder.outgoing.end()),
-            listens: holder.listens.keys().copied().collect(),
-        });
-        let record = Record { program: self.at.program, replaced: None, programs: programs.collect() };
+        let programs = holders::lasting(&self.holders);
+        let record = Record { program: self.at.program, replaced: None, programs };
         if record != self.record {
             match record.write(&self.at.file) {
                 Ok(()) => self.record = record,
@@ -499,9 +412,21 @@ impl Steering {
         self.at.begin();
     }
 
-    /// Takes the program away from an interface that the port lets go of. The record stays.
-    pub(in crate::port::xdp) fn detach(&mut self) {
+    /// Takes the program away from an interface that the port lets go of; returns what programs
+    /// have until there is another one.
+    pub(in crate::port::xdp) fn detach(&mut self) -> Absence {
         self.at.let_go();
+        let of = (self.at.file.clone(), self.at.program);
+        Absence::new(core::mem::take(&mut self.holders), self.reserved.take(), of)
+    }
+
+    /// Goes on with what programs had of the interface before.
+    pub(in crate::port::xdp) fn resume(&mut self, absence: Absence) {
+        let reserved;
+        (self.holders, reserved) = absence.end();
+        self.reserved = reserved.or(self.reserved.take());
+        self.next_hold = None;
+        self.publish();
     }
 }
 
@@ -519,25 +444,62 @@ impl Drop for Steering {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::port::xdp::ports::attachment::tests::{Removed, program};
+    use crate::sys::interface::Interface;
+    use tailwater_bpf::sys::Hook;
+    use tailwater_testkit::namespace::Namespace;
 
     #[test]
-    fn programs_keep_their_ports_whatever_the_parts_are_now_and_get_others_outside_of_the_range() {
-        let ip = |host| Ipv4Addr::new(10, 77, 0, host);
-        let listens = vec!["tcp:7".parse().unwrap()];
-        let of = |host, outgoing| Ports { ip: ip(host), outgoing, listens: listens.clone() };
-        // The first one is not in the range: the others are served before it.
-        let programs = vec![of(2, (60_000, 60_099)), of(3, (61_050, 61_149)), of(4, (61_000, 61_019))];
-        let record = Record { program: 7, replaced: None, programs };
-        let outgoing = Outgoing { range: 61_000..=61_199, part: 20 };
-        let holders = expected(&record, ("here0", &outgoing), |_| None);
-        let part = |host| holders[&ip(host)].outgoing.clone();
-        assert_eq!((part(2), part(3), part(4)), (61_020..=61_039, 61_050..=61_149, 61_000..=61_019));
-        assert!(holders.values().all(|holder| holder.listens.keys().eq(&listens)));
-        assert_eq!(free_part(&outgoing, &holders), Some(61_160..=61_179));
-        // Without room the program loses its place.
-        let outgoing = Outgoing { range: 61_000..=61_149, part: 50 };
-        let holders = expected(&record, ("here0", &outgoing), |_| None);
-        assert!(holders.contains_key(&ip(3)) && !holders.contains_key(&ip(2)));
-        assert_eq!(free_part(&outgoing, &holders), None);
+    fn an_instance_that_is_refused_takes_no_port_of_another_one_after_an_absence_or_a_kill() {
+        let Some([here, _there]) = Namespace::pair(["here0", "there0"], 1) else { return };
+        if let Err(why) = crate::port::xdp::probe() {
+            return eprintln!("skipped: {why}");
+        }
+        let ip = Ipv4Addr::new(10, 77, 0, 2);
+        let (tcp, udp): (Listen, Listen) = ("tcp:80".parse().unwrap(), "udp:9".parse().unwrap());
+        let (first, second) = (RuntimeId(1), RuntimeId(2));
+        here.inside(|| {
+            let index = Interface::new("here0").unwrap().index().unwrap();
+            let file = Record::path("here0").unwrap();
+            let _removed = Removed(file.clone());
+            let make = || {
+                let at = Attachment::new("here0", index, &program(), Hook::Generic).unwrap();
+                let outgoing = Outgoing { range: 61_000..=61_199, part: 20 };
+                let map = Arc::new(PortMap::hash(MOST_PORTS).unwrap());
+                Steering::new(at, &outgoing, map, Default::default(), |_| None).unwrap()
+            };
+            let has = |it: &Steering, listen| it.map.get(key(listen)).unwrap().is_some();
+            let registered = HashSet::from([ip]);
+            let mut steering = make();
+            steering.claim(first, (ip, None), &[tcp]).unwrap();
+            steering.set_programs(&registered);
+            // The interface goes and comes back.
+            let absence = steering.detach();
+            steering = make();
+            steering.resume(absence);
+            steering.set_programs(&registered);
+            steering.claim(second, (ip, None), &[tcp, udp]).unwrap();
+            steering.release(second);
+            assert!(has(&steering, &tcp) && !has(&steering, &udp));
+            steering.release(first);
+            assert!(!has(&steering, &tcp));
+            // As after a kill.
+            steering.claim(first, (ip, None), &[tcp, udp]).unwrap();
+            steering.keep_programs();
+            drop(steering);
+            let mut steering = make();
+            steering.set_programs(&registered);
+            steering.claim(first, (ip, None), &[tcp]).unwrap();
+            steering.release(first);
+            assert!(has(&steering, &tcp) && has(&steering, &udp));
+            holders::expire(&mut steering.holders, Instant::now() + holders::KEPT);
+            steering.publish();
+            assert!(!has(&steering, &tcp) && !has(&steering, &udp));
+            // What ends while there is no interface is not waited for.
+            let mut absence = steering.detach();
+            assert!(file.exists());
+            absence.set_programs(&HashSet::new());
+            assert!(!file.exists());
+        });
     }
 }

@@ -39,6 +39,7 @@ use tailwater_bpf::sys::map::Map;
 use super::addresses::{Gateway, View};
 use super::latest::Latest;
 use super::linux::{Linux, Route};
+use super::ports::holders::Absence;
 use super::ports::steering::Steering;
 use super::program::{self, Owned, Settings};
 use crate::frame::MacAddr;
@@ -62,6 +63,15 @@ const MOST_ROUTES: usize = 64;
 
 /// Addresses of the programs, as the redirect program finds them.
 pub(super) type Addresses = Map<[u64; 2], u32>;
+
+/// Returns the IPv4 addresses among these.
+pub(super) fn ip4s(ips: impl IntoIterator<Item = IpAddr>) -> HashSet<Ipv4Addr> {
+    let ip4s = ips.into_iter().filter_map(|ip| match ip {
+        IpAddr::V4(ip) => Some(ip),
+        IpAddr::V6(_) => None,
+    });
+    ip4s.collect()
+}
 
 /// Returns an empty map of addresses.
 pub(super) fn address_map() -> Result<Addresses, Errno> {
@@ -175,7 +185,9 @@ impl Sharing {
 
     /// Logs that what programs send does not go by all of Linux's rules, if that is so.
     fn warn_of_rules(&self) {
-        if self.programs.is_none() && self.steering.is_none() {
+        // Without a gateway they reach no other network.
+        let is_routed = self.programs.as_ref().is_some_and(|programs| programs.gateway.is_some());
+        if !is_routed && self.steering.is_none() {
             return;
         }
         if let Ok(Some(rules)) = Linux::new().and_then(|mut linux| linux.other_rules()) {
@@ -206,11 +218,7 @@ impl Sharing {
             own.set(programs, Instant::now());
             own.enter(port);
         } else if let Some(steering) = &mut self.steering {
-            let ips = programs.into_iter().filter_map(|ip| match ip {
-                IpAddr::V4(ip) => Some(ip),
-                IpAddr::V6(_) => None,
-            });
-            steering.set_programs(&ips.collect());
+            steering.set_programs(&ip4s(programs));
         }
     }
 
@@ -219,21 +227,25 @@ impl Sharing {
         self.owned.mac
     }
 
-    /// Returns the addresses of the programs, for the next attachment.
-    pub(super) fn into_programs(mut self) -> KnownPrograms {
-        if let Some(steering) = &mut self.steering {
+    /// Returns the addresses of the programs and, if they share the interface's, what they have,
+    /// for the next attachment.
+    pub(super) fn into_programs(mut self) -> (KnownPrograms, Option<Absence>) {
+        let absence = self.steering.as_mut().map(|steering| {
             // Where it cannot be taken away, as from an interface in another network namespace, it
             // passes all frames to Linux.
             let nothing = Owned { mac: MacAddr::default(), ip: None, ip6: None, ..self.owned };
             let _ = self.settings.set(0, nothing.settings());
-            steering.detach();
-        }
-        self.programs.map(|programs| programs.theirs).unwrap_or_default()
+            steering.detach()
+        });
+        (self.programs.map(|programs| programs.theirs).unwrap_or_default(), absence)
     }
 
     /// Goes on with addresses of an earlier attachment: its programs that have ended are answered
     /// for still.
-    pub(super) fn resume(&mut self, before: KnownPrograms) {
+    pub(super) fn resume(&mut self, (before, absence): (KnownPrograms, Option<Absence>)) {
+        if let Some((steering, absence)) = self.steering.as_mut().zip(absence) {
+            steering.resume(absence);
+        }
         if let Some(programs) = &mut self.programs {
             programs.theirs.extend(before);
         }
