@@ -12,8 +12,8 @@ measures all of them in turn. Printed are the service's 99th percentile over tha
 that on Linux, and how many processes and threads of the job are not batch work.
 
 It needs two CPUs with nothing else on them, a release build of tailwater-cli, tailwater-spin and tailwater-swaptions,
-and a Python that has ray and pyspark (with Java). A round takes about two minutes. Nothing is left: what is started
-carries a mark in its environment, by which it is found and ended.
+and a Python that has ray and pyspark (with Java). A round takes about two minutes. Nothing is left: all that is
+started carries a mark in its environment, or has a parent that does, by which it is found and ended.
 """
 
 import argparse
@@ -41,7 +41,8 @@ WARM_ROUNDS = 20
 START_S = 600
 ADDRESS = "10.77.0.9:5000"
 LINUX_ADDRESS = "127.0.0.1:5009"
-MARK = f"TAILWATER_CLUSTER_BATCH={os.getpid()}"
+# In the environment of all that is started, and in that of the job only.
+MARK, JOB = f"TAILWATER_CLUSTER_BATCH={os.getpid()}", f"TAILWATER_CLUSTER_JOB={os.getpid()}"
 
 RAY_PORT, SPARK_PORT = 6390, 7090
 # About 20 ms of work in a task, one more of which waits than runs.
@@ -87,7 +88,7 @@ class Cluster:
 
     def start(self, *command, **options):
         # The mark is behind the prefix: `tailwater run` itself is no part of the job.
-        command = [*self.prefix, "env", MARK, *map(str, command)]
+        command = [*self.prefix, "env", JOB, *map(str, command)]
         options = {"stdout": self.log, **options}
         return subprocess.Popen(command, stderr=self.log, stdin=subprocess.DEVNULL, env=self.environment, cwd=self.folder,
                                 **options)
@@ -114,7 +115,7 @@ class Cluster:
         return (after - before) / (last - first)
 
     def __exit__(self, *_):
-        end_marked()
+        end_marked(JOB)
 
 
 class Ray(Cluster):
@@ -155,33 +156,37 @@ def wait_for(what, condition, process, log):
         time.sleep(0.1)
 
 
-def marked():
-    """Returns the processes that carry the mark."""
-    found = []
-    for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
+def marked(mark):
+    """Returns the processes that carry a mark, and their descendants: a worker that sets its title overwrites its mark."""
+    found, children = [], {}
+    for folder in pathlib.Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if MARK.encode() in path.read_bytes().split(b"\0"):
-                found.append(int(path.parent.name))
+            parent = int((folder / "stat").read_text(errors="replace").rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(folder.name))
+            if mark.encode() in (folder / "environ").read_bytes().split(b"\0"):
+                found.append(int(folder.name))
+    for pid in found:
+        found += [child for child in children.get(pid, []) if child not in found]
     return found
 
 
-def end_marked():
+def end_marked(mark):
     """Ends what carries the mark: at first as a service manager does, then by force, since Ray drains for 30 s."""
     for ends, seconds in ((signal.SIGTERM, 3), (signal.SIGKILL, 20)):
         until = time.monotonic() + seconds
-        for pid in marked():
+        for pid in marked(mark):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, ends)
         while time.monotonic() < until:
-            if not marked():
+            if not marked(mark):
                 return
             time.sleep(0.1)
-    sys.exit(f"could not end: {marked()}")
+    sys.exit(f"could not end: {marked(mark)}")
 
 
 def census(lent):
     """Returns the number of the job's processes and threads, and what of them is no batch work."""
-    processes, threads, astray = marked(), 0, []
+    processes, threads, astray = marked(JOB), 0, []
     for pid in processes:
         with contextlib.suppress(OSError):
             name = pathlib.Path(f"/proc/{pid}/comm").read_text().strip()
@@ -225,7 +230,11 @@ class Bench:
         finally:
             for process in [loading, *running]:
                 process.terminate()
-                process.wait(timeout=30)
+                try:
+                    process.wait(timeout=30)
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    process.wait()
         if loading.returncode:
             sys.exit(f"the load failed: {said[-1000:]}")
         run = json.loads((self.folder / "load.json").read_text())["points"][0]["runs"][0]
@@ -313,6 +322,8 @@ def main():
         suite.skip("an IOKernel needs two CPUs")
     # `finally` below runs for these, too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+    # Of what is started: that of this script stays what it was.
+    os.environ.update([MARK.split("=")])
     rounds = []
     folder = pathlib.Path(tempfile.mkdtemp(prefix="tw-"))
     try:
@@ -324,7 +335,7 @@ def main():
             print(f"round {number + 1}: {json.dumps(each)}", flush=True)
             rounds.append(each)
     finally:
-        end_marked()
+        end_marked(MARK)
         shutil.rmtree(folder, ignore_errors=True)
     if arguments.json:
         arguments.json.write_text(json.dumps(rounds, indent=1))

@@ -102,19 +102,19 @@ pub(crate) fn set_of(cores: &[usize]) -> CpuSet {
 
 /// Gives the caller's session the lowest weight, where Linux groups sessions.
 fn lower_session() {
-    let own = std::process::id().cast_signed();
     for _ in 0..ATTEMPTS {
-        if try_to_lower_session(own) {
+        if try_to_lower_session("self") {
             return;
         }
         sleep(BETWEEN_ATTEMPTS);
     }
 }
 
-/// Gives the session of a process the lowest weight (proc_pid_autogroup(5)), unless it has that.
-/// Returns false if Linux refuses it for the next 100 ms.
-pub(crate) fn try_to_lower_session(pid: i32) -> bool {
-    let file = format!("/proc/{pid}/autogroup");
+/// Gives the session of a process, by its name in `/proc`, the lowest weight
+/// (proc_pid_autogroup(5)), unless it has that. Returns false if Linux refuses it for the next
+/// 100 ms.
+pub(crate) fn try_to_lower_session(process: &str) -> bool {
+    let file = format!("/proc/{process}/autogroup");
     let has_lowest = |weight: String| weight.trim_end().ends_with(&format!(" nice {LOWEST}"));
     // There is none where Linux does not group sessions, or the process has ended.
     if fs::read_to_string(&file).map_or(true, has_lowest) {

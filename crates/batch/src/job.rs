@@ -11,6 +11,9 @@
 //! | TSTP | stops the group (STOP: a terminal's own would be ignored there), then the supervisor |
 //! | CONT | continues the group |
 //!
+//! Where `/proc` is of another PID namespace ([`own`]) the job's processes are not known: signals
+//! reach the process group only, nothing is kept, and no usage is told.
+//!
 //! A process that is no child ([`Supervisor::watch`]) gets no signals: INT, TERM, HUP and QUIT end
 //! the supervision.
 
@@ -32,7 +35,7 @@ use signal_hook::iterator::exfiltrator::SignalOnly;
 
 use crate::keep::Keeper;
 use crate::notice::{Desk, Notice};
-use crate::proc::descendants;
+use crate::proc::{descendants, own};
 use crate::usage::Account;
 
 /// Time between two samples of what the job got.
@@ -72,9 +75,8 @@ impl Supervisor {
         let child = command.spawn()?;
         let first = Pid::from_child(&child);
         notice.pid = first.as_raw_nonzero().get();
-        let own = std::process::id().cast_signed();
-        let mut account = Account::of_descendants(own);
-        let mut keeper = Keeper::of_descendants(own, &notice.cores);
+        let mut account = Account::of_descendants(own());
+        let mut keeper = own().map(|own| Keeper::of_descendants(own, &notice.cores));
         let mut status = None;
         loop {
             match wait(WaitOptions::NOHANG) {
@@ -87,12 +89,14 @@ impl Supervisor {
                 // No child is left.
                 Err(_) => break,
             }
-            self.wait_for_event();
+            self.wait_for_event(keeper.as_ref().map_or(PERIOD, Keeper::remaining));
             for signal in self.signals.pending().collect::<Vec<_>>() {
                 // Waited for, its number may be that of another process group.
                 pass(signal, status.is_none().then_some(first));
             }
-            keeper.look();
+            if let Some(keeper) = &mut keeper {
+                keeper.look();
+            }
             self.answer(&mut account, &notice);
         }
         self.handle.close();
@@ -104,7 +108,7 @@ impl Supervisor {
     /// about once a second. `notice` describes the job, whose usage is that of a group.
     pub fn watch(mut self, mut account: Account, notice: &Notice, mut goes_on: impl FnMut() -> bool) {
         while goes_on() {
-            self.wait_for_event();
+            self.wait_for_event(PERIOD);
             for signal in self.signals.pending().collect::<Vec<_>>() {
                 match signal {
                     SIGINT | SIGTERM | SIGHUP | SIGQUIT => return self.handle.close(),
@@ -127,11 +131,12 @@ impl Supervisor {
         }
     }
 
-    /// Waits for a signal, a question, or the next sample.
-    fn wait_for_event(&self) {
+    /// Waits for a signal, a question, the next sample, or as long as this.
+    fn wait_for_event(&self, most: Duration) {
         let mut fds = vec![PollFd::from_borrowed_fd(self.signals.get_read().as_fd(), PollFlags::IN)];
         fds.extend(self.desk.iter().map(|desk| PollFd::new(desk.listener(), PollFlags::IN)));
-        let timeout = Timespec { tv_sec: PERIOD.as_secs().cast_signed(), tv_nsec: 0 };
+        let most = most.min(PERIOD);
+        let timeout = Timespec { tv_sec: most.as_secs().cast_signed(), tv_nsec: most.subsec_nanos().into() };
         // Interrupted by a signal: it is pending then.
         let _ = poll(&mut fds, Some(&timeout));
     }
@@ -160,8 +165,7 @@ fn send(signal: Signal, first: Option<Pid>) {
     if first.is_some_and(|first| kill_process_group(first, signal).is_ok()) {
         return;
     }
-    let own = std::process::id().cast_signed();
-    for pid in descendants(own).into_iter().skip(1).filter_map(Pid::from_raw) {
+    for pid in own().map(descendants).into_iter().flatten().skip(1).filter_map(Pid::from_raw) {
         // One that has just ended needs none.
         let _ = kill_process(pid, signal);
     }

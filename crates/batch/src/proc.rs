@@ -128,6 +128,16 @@ impl Process {
     }
 }
 
+/// Returns the number of this process; `None` where `/proc` is of another PID namespace, as in one
+/// of `unshare --pid` without `--mount-proc`: there the numbers in `/proc` are those of other
+/// processes.
+#[must_use]
+pub fn own() -> Option<i32> {
+    let own = std::process::id();
+    let shown = fs::read_link("/proc/self").ok()?;
+    (shown.to_str()? == own.to_string()).then_some(own.cast_signed())
+}
+
 /// Returns the numbers that are names in a folder of `/proc`, such as the threads of a process.
 #[must_use]
 pub fn numbers(folder: &str) -> Vec<i32> {

@@ -40,7 +40,7 @@ pub struct Usage {
 /// Whose account it is.
 #[derive(Debug)]
 enum Source {
-    Descendants(i32),
+    Descendants(Option<i32>),
     Group { folder: PathBuf, kept: Option<Kept> },
 }
 
@@ -106,9 +106,9 @@ pub struct Account {
 }
 
 impl Account {
-    /// Begins the account of the descendants of process `root`.
+    /// Begins the account of the descendants of process `root`; `None`: they are not known.
     #[must_use]
-    pub fn of_descendants(root: i32) -> Self {
+    pub fn of_descendants(root: Option<i32>) -> Self {
         Self::new(Source::Descendants(root), 0)
     }
 
@@ -146,8 +146,8 @@ impl Account {
         let mut delta: BTreeMap<usize, u64> = BTreeMap::new();
         let (processes, mut total): (Vec<i32>, u64) = match &self.source {
             Source::Descendants(root) => {
-                let ended = Stat::of_process(*root).map_or(0, |stat| stat.children_ns);
-                (descendants(*root).into_iter().skip(1).collect(), ended)
+                let ended = root.and_then(Stat::of_process).map_or(0, |stat| stat.children_ns);
+                (root.map(descendants).into_iter().flatten().skip(1).collect(), ended)
             }
             Source::Group { folder, .. } => (members(folder), 0),
         };

@@ -30,8 +30,9 @@ pub fn write_private(
     options.write(true).create(true).truncate(true).mode(0o600);
     options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
     let open = |path: &Path| match options.open(path) {
-        Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) => {
-            let why = "it is a symbolic link, through which nothing is written: name the file itself, or - for standard output";
+        // A loop of links in the folders above is the same error.
+        Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) && path.is_symlink() => {
+            let why = "it is a symbolic link, through which nothing is written: name the file itself";
             Err(std::io::Error::new(error.kind(), why))
         }
         result => result,
@@ -67,6 +68,10 @@ mod tests {
         let refused = write_private(&link, |out| Ok(out.write_all(b"two")?)).unwrap_err();
         assert!(format!("{refused:#}").contains("symbolic link"), "{refused:#}");
         assert_eq!(std::fs::read(&file).unwrap(), b"one");
+        let looped = folder.path().join("loop");
+        std::os::unix::fs::symlink(&looped, &looped).unwrap();
+        let refused = write_private(&looped.join("file"), |_| Ok(())).unwrap_err();
+        assert!(!format!("{refused:#}").contains("it is a symbolic link"), "{refused:#}");
     }
 
     #[test]

@@ -29,6 +29,7 @@ use std::path::{Path, PathBuf};
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
+use anyhow::Context;
 use clap::Args;
 use serde_json::Value;
 use tailwater_shm::clock;
@@ -145,29 +146,39 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let losses = Losses { events: watch.overwritten, steps: collector.lost_steps };
     let report = Report::new(&collector, &watch.names, watch.clock(), losses);
     let is_standard_output = args.out.as_deref() == Some(Path::new("-"));
-    if let Some(path) = &args.out {
+    let written = args.out.as_deref().map_or(Ok(()), |path| {
         let document = perfetto::document(&collector, &watch.names, watch.clock(), end, seen.as_ref());
-        let to_json = |out: &mut dyn Write| Ok(serde_json::to_writer(out, &document)?);
-        match is_standard_output {
-            true => {
-                let mut out = BufWriter::new(stdout().lock());
-                to_json(&mut out)?;
-                out.flush()?;
-            }
-            false => output::write_private(path, to_json)?,
-        }
-    }
+        write_document(&document, (!is_standard_output).then_some(path))
+    });
     if let Some(lost @ 1..) = seen.map(|seen| seen.lost) {
         note!("{lost} events of Linux were lost: the file lacks them");
     }
-    // Last: a closed standard output must not cost a file.
+    // After the file, which a closed standard output must not cost, and also without one.
     let text = report.text(args.slowest.into());
     match is_standard_output {
         true => write!(stderr(), "{text}")?,
         false => write!(stdout(), "{text}")?,
     }
+    written?;
     anyhow::ensure!(connected, "the IOKernel ended the trace");
     Ok(())
+}
+
+/// Writes a document to a file; to standard output if there is none.
+fn write_document(document: &Value, file: Option<&Path>) -> anyhow::Result<()> {
+    // Of a closed output it is the error of the write, by which `exit` knows it.
+    let to_json =
+        |out: &mut dyn Write| Ok(serde_json::to_writer(out, document).map_err(std::io::Error::from)?);
+    let Some(file) = file else {
+        let mut out = BufWriter::new(stdout().lock());
+        to_json(&mut out)?;
+        return Ok(out.flush()?);
+    };
+    let written = output::write_private(file, to_json);
+    match file.is_symlink() {
+        true => written.context("--out - is standard output, and a link is not followed"),
+        false => written,
+    }
 }
 
 /// Reads what the IOKernel has recorded during the last `ns` nanoseconds.

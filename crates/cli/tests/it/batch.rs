@@ -110,6 +110,31 @@ fn a_daemon_that_chooses_cores_and_a_session_of_its_own_is_kept_under_the_condit
 }
 
 #[test]
+fn a_job_in_a_pid_namespace_whose_proc_is_anothers_harms_no_stranger() {
+    let around = ["--mount", "--pid", "--mount-proc", "--fork", "--kill-child"];
+    if !Command::new("unshare").args(around).arg("true").status().is_ok_and(|status| status.success()) {
+        return eprintln!("skipped: Linux makes no PID namespace for this user");
+    }
+    let socket = socket_name("batch-namespace");
+    let _iokernel = iokernel(&socket, &[]);
+    lent(&socket);
+    // The outer namespace stands for the machine. In the inner one the supervisor is process 1,
+    // which in `/proc` is the outer shell. The job outlasts two looks.
+    let script = r#"
+        setsid sleep 1000 & stranger=$!
+        state() { cat /proc/$stranger/autogroup; grep Cpus_allowed_list /proc/$stranger/status; }
+        until [ "$(cut -d ' ' -f 6 /proc/$stranger/stat)" = $stranger ]; do :; done
+        before=$(state)
+        unshare --pid --fork --kill-child "$0" run --batch --iokernel "$1" -- sleep 2.5 || exit
+        [ "$(state)" = "$before" ] || { echo "before: $before; after: $(state)"; exit 1; }
+    "#;
+    let mut machine = Command::new("unshare");
+    machine.args(around).args(["sh", "-c", script, env!("CARGO_BIN_EXE_tailwater"), &socket]);
+    let ended = machine.output().unwrap();
+    assert!(ended.status.success(), "{}{}", text(&ended.stdout), text(&ended.stderr));
+}
+
+#[test]
 fn signals_and_the_exit_status_are_passed_and_nothing_outlives_the_job() {
     let socket = socket_name("batch-signals");
     let _iokernel = iokernel(&socket, &[]);

@@ -3,6 +3,7 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -210,6 +211,13 @@ fn a_trace_has_what_linux_did_and_a_program_that_has_ended_keeps_its_name() {
     let piped = succeeds(&["trace", "--iokernel", &socket, "--duration", "200ms", "--out", "-"]).unwrap();
     assert!(is_there(&serde_json::from_slice(&piped.stdout).unwrap(), "web kthread 0"), "{piped:?}");
     assert!(text(&piped.stderr).contains("requests traced"), "{}", text(&piped.stderr));
+    // A reader that has gone, as `head`, costs no report.
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let mut unread = tailwater(&["trace", "--iokernel", &socket, "--duration", "200ms", "--out", "-"]);
+    let unread = unread.stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
+    assert_eq!(unread.status.code(), Some(141), "{}", text(&unread.stderr));
+    assert!(text(&unread.stderr).contains("requests traced"), "{}", text(&unread.stderr));
 
     // Another program gets its place.
     web.kill();

@@ -9,7 +9,9 @@
 //!
 //! Devices are known by the annotation of the container that the device plugin gave with them. Its
 //! environment would not do: the author of a pod can write the same variables, and would be rid of
-//! the limit.
+//! the limit. A container runtime may be configured to hand annotations of pods on to containers: a
+//! container whose pod has the same one may have no devices. The doubt costs the removal of the
+//! limit only; what binds a container with devices binds it all the same.
 //!
 //! No container gets the IOKernel's socket here; it comes with devices. The right to annotate a pod
 //! thus gives no access to the IOKernel, which takes root of a container without a user namespace
@@ -34,26 +36,26 @@ struct Ours<'a> {
     is_batch: bool,
     /// Of a device plugin of this agent.
     has_devices: bool,
+    /// A service that certainly has devices.
+    is_unlimited: bool,
 }
 
 impl<'a> Ours<'a> {
     fn of(pod: &'a Pod, container: &'a Container) -> Option<Self> {
-        // A container runtime may be configured to hand annotations of pods on to containers.
-        let has = |kind: Kind| {
-            let resource = kind.resource();
-            container.annotations.contains_key(resource) && !pod.annotations.contains_key(resource)
-        };
+        let has = |kind: Kind| container.annotations.contains_key(kind.resource());
         let has_devices = has(Kind::Core) || has(Kind::Batch);
         let is_annotated = pod.annotations.get(CLASS.0).is_some_and(|class| class == CLASS.1);
         let is_batch = is_annotated || has(Kind::Batch);
-        (is_batch || has_devices).then_some(Self { pod, container, is_batch, has_devices })
+        let is_in_doubt = pod.annotations.contains_key(Kind::Core.resource());
+        let is_unlimited = !is_batch && !is_in_doubt;
+        (is_batch || has_devices).then_some(Self { pod, container, is_batch, has_devices, is_unlimited })
     }
 
     /// Returns its limits of processor time, as far as they are the agent's.
     fn cpu(&self, look: Option<&Look>) -> Cpu {
         // No list at all would mean all cores.
         let cpus = look.filter(|_| self.is_batch).map(Look::cpuset).unwrap_or_default();
-        Cpu { quota: (!self.is_batch).then_some(Number { value: -1 }), cpus }
+        Cpu { quota: self.is_unlimited.then_some(Number { value: -1 }), cpus }
     }
 
     /// Returns the limits of one that exists.
@@ -78,7 +80,7 @@ fn value<'a>(container: &'a Container, key: &str) -> Option<&'a str> {
 #[must_use]
 pub fn adjust(request: &ContainerRequest, look: Option<&Look>, has_idle: bool) -> Option<Adjustment> {
     let ours = Ours::of(request.pod.as_ref()?, request.container.as_ref()?)?;
-    let Ours { pod, container, is_batch, has_devices } = ours;
+    let Ours { pod, container, is_batch, has_devices, .. } = ours;
     let mut adjustment = Adjustment::default();
     if has_devices {
         let mut set = |key: &str, value: String| {
@@ -241,11 +243,21 @@ mod tests {
             "TAILWATER_CLASS=best-effort",
         ];
         assert_eq!(adjusted(None, None, &all), None);
-        // A container runtime may be configured to hand the annotations of a pod on.
-        for resource in [CORE, BATCH] {
-            let mut handed_on = request(None, Some(resource), &all);
+    }
+
+    #[test]
+    fn what_binds_a_container_with_devices_binds_it_also_with_the_annotation_in_its_pod() {
+        // As of a pod's author who would be rid of it, or of a runtime that hands annotations on.
+        for (resource, cpus) in [(CORE, ""), (BATCH, "1,3")] {
+            let mut handed_on = request(None, Some(resource), &["TAILWATER_NAME=day/web-1/web"]);
             handed_on.pod.as_mut().unwrap().annotations = map(&[resource]);
-            assert_eq!(adjust(&handed_on, Some(&look()), true), None);
+            let adjustment = adjust(&handed_on, Some(&look()), true).unwrap();
+            assert_eq!(variable(&adjustment, "TAILWATER_NAME"), Some("night/xz-1/xz"));
+            let linux = adjustment.linux.unwrap();
+            let resources = linux.resources.unwrap();
+            assert_eq!(resources.cpu, Some(Cpu { quota: None, cpus: cpus.to_owned() }), "{resource}");
+            assert_eq!(resources.unified.contains_key("cpu.idle"), resource == BATCH);
+            assert_eq!(linux.io_priority.is_some(), resource == BATCH);
         }
     }
 

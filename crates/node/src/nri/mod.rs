@@ -8,23 +8,27 @@
 //! | [`mod@adjust`] | pure: what a container gets, and keeps |
 //!
 //! Owns the conversation: registration, configuration, what becomes of the containers that exist,
-//! and an answer for each one that is created, or whose limits are changed.
+//! and an answer for each one that is created, or whose limits are changed. A container runtime
+//! tells the containers that exist once in a connection: if they have been given other cores than
+//! the IOKernel lends now, the connection is made anew.
 
 pub mod adjust;
 pub mod api;
 pub mod frames;
 
 use std::convert::Infallible;
+use std::future::pending;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use prost::Message;
 use tokio::net::UnixStream;
+use tokio::select;
 use tokio::time::{sleep, timeout};
 
 use crate::cores::Look;
-use crate::watch::States;
+use crate::watch::{State, States};
 use adjust::{Existing, adjust, keep};
 use api::{
     ConfigureResponse, ContainerRequest, CreateResponse, REGISTER, RegisterPlugin, Reply, Request,
@@ -35,17 +39,18 @@ use frames::{Frame, Kind, PLUGIN, RUNTIME, Reader};
 /// Time between two attempts to connect.
 const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(2);
 
-/// Longest wait for the IOKernel's first answer, without which containers that exist would not be
-/// given the lent cores.
+/// Longest wait for the IOKernel's first answer: a connection before it would be made anew after
+/// it.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
 
 /// Serves the container runtime at a socket, for ever.
 pub async fn run(socket: Option<PathBuf>, mut states: States) -> Infallible {
-    let Some(socket) = socket else { return std::future::pending().await };
+    let Some(socket) = socket else { return pending().await };
     let mut reported = None;
     loop {
         let _ = timeout(FIRST_LOOK, states.wait_for(Option::is_some)).await;
-        let Err(error) = serve(&socket, &states).await;
+        // Anew at once: a container that starts meanwhile gets no name.
+        let Err(error) = serve(&socket, &states).await else { continue };
         let error = format!("{error:#}");
         if reported.as_ref() != Some(&error) {
             eprintln!("tailwater-node: containers are left as they are: {error}");
@@ -55,8 +60,8 @@ pub async fn run(socket: Option<PathBuf>, mut states: States) -> Infallible {
     }
 }
 
-/// Serves one connection, to its end.
-async fn serve(socket: &Path, states: &States) -> anyhow::Result<Infallible> {
+/// Serves one connection, until it has to be made anew.
+async fn serve(socket: &Path, states: &States) -> anyhow::Result<()> {
     let connected = UnixStream::connect(socket).await;
     let mut stream = connected.with_context(|| {
         format!("no NRI at {} (containerd 2, CRI-O; --nri names it, --no-nri does without)", socket.display())
@@ -72,10 +77,13 @@ async fn serve(socket: &Path, states: &States) -> anyhow::Result<Infallible> {
         Frame { connection: RUNTIME, stream: 1, kind: Kind::Request, payload: request.encode_to_vec() };
     frames::write(&mut stream, &first).await?;
     let mut reader = Reader::default();
-    let mut answers = Answers { states, has_idle: has_idle(), existing: Existing::default() };
+    let mut answers = Answers { states, has_idle: has_idle(), existing: Existing::default(), given: None };
     loop {
-        let frame =
-            reader.read(&mut stream).await.context("the container runtime has ended the connection")?;
+        let frame = select! {
+            biased;
+            frame = reader.read(&mut stream) => frame.context("the container runtime has ended the connection")?,
+            () = is_outdated(states.clone(), answers.given.as_deref()) => return Ok(()),
+        };
         match (frame.connection, frame.kind) {
             (RUNTIME, Kind::Response) => {
                 let reply = Reply::decode(&*frame.payload)?;
@@ -95,6 +103,16 @@ async fn serve(socket: &Path, states: &States) -> anyhow::Result<Infallible> {
     }
 }
 
+/// Waits until the IOKernel lends other cores than the containers that exist have been given.
+async fn is_outdated(mut states: States, given: Option<&str>) {
+    let Some(given) = given else { return pending().await };
+    let is_other = |state: &Option<State>| state.as_ref().is_some_and(|state| state.look.cpuset() != given);
+    if states.wait_for(is_other).await.is_err() {
+        // The agent ends.
+        pending::<()>().await;
+    }
+}
+
 /// Returns whether control groups are of version 2, and thus have `cpu.idle`.
 fn has_idle() -> bool {
     Path::new("/sys/fs/cgroup/cgroup.controllers").exists()
@@ -105,6 +123,9 @@ struct Answers<'a> {
     states: &'a States,
     has_idle: bool,
     existing: Existing,
+    /// The cores that containers have been given, empty if one has got none while no IOKernel
+    /// answered; `None` until the list of those that exist has come.
+    given: Option<String>,
 }
 
 impl Answers<'_> {
@@ -112,6 +133,9 @@ impl Answers<'_> {
     fn answer(&mut self, request: &Request) -> Reply {
         let look = self.states.borrow().as_ref().map(|state| state.look.clone());
         let look = look.as_ref();
+        if look.is_none() {
+            self.given.iter_mut().for_each(String::clear);
+        }
         let answered = match request.method.as_str() {
             "Configure" => Ok(ConfigureResponse { events: api::EVENTS }.encode_to_vec()),
             "Synchronize" => Synchronize::decode(&*request.payload).map(|part| self.synchronize(part, look)),
@@ -134,7 +158,11 @@ impl Answers<'_> {
     fn synchronize(&mut self, part: Synchronize, look: Option<&Look>) -> Vec<u8> {
         let more = part.more;
         self.existing.enter(part);
-        let updates = if more { Vec::new() } else { std::mem::take(&mut self.existing).updates(look) };
+        if more {
+            return Synchronized { updates: Vec::new(), more }.encode_to_vec();
+        }
+        self.given = Some(look.map(Look::cpuset).unwrap_or_default());
+        let updates = std::mem::take(&mut self.existing).updates(look);
         Synchronized { updates, more }.encode_to_vec()
     }
 }

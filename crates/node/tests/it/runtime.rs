@@ -58,6 +58,49 @@ fn cores(updates: Vec<Update>) -> Vec<String> {
     updates.into_iter().filter_map(|update| Some(update.linux?.resources?.cpu?.cpus)).collect()
 }
 
+/// Accepts connections of the agent until it gives the cores `expected` to a container that exists.
+async fn synchronized(listener: &UnixListener, expected: &str) -> UnixStream {
+    loop {
+        let mut stream = accept(listener).await;
+        let configured = call(&mut stream, "Configure", &()).await;
+        let configured = ConfigureResponse::decode(&*configured.payload).expect("its events");
+        assert_eq!(configured.events, api::EVENTS);
+        // The list comes in two parts.
+        let ContainerRequest { pod, container } = batch();
+        let part = Synchronize { pods: Vec::from_iter(pod), containers: Vec::new(), more: true };
+        let asks = call(&mut stream, "Synchronize", &part).await;
+        let expects = Synchronized { updates: Vec::new(), more: true };
+        assert_eq!(Synchronized::decode(&*asks.payload), Ok(expects));
+        let part = Synchronize { containers: Vec::from_iter(container), ..Synchronize::default() };
+        let answered = call(&mut stream, "Synchronize", &part).await;
+        let Synchronized { updates, more } =
+            Synchronized::decode(&*answered.payload).expect("limits of containers that exist");
+        assert!(!more);
+        if cores(updates) == [expected] {
+            return stream;
+        }
+        // It makes the connection anew when it knows other cores.
+        let ended = timeout(PATIENCE, Reader::default().read(&mut stream)).await.expect("the agent in time");
+        assert!(ended.is_err(), "{ended:?}");
+    }
+}
+
+#[test]
+fn containers_that_exist_get_the_lent_cores_of_an_iokernel_that_comes_late_or_changes_them() {
+    let folder = folder();
+    let socket = folder.path().join("nri.sock");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let listener = UnixListener::bind(&socket).expect("it listens");
+        let _agent = agent(folder.path());
+        let without = synchronized(&listener, "").await;
+        let iokernel = IoKernel::start(folder.path(), &[1, 3], &[]);
+        let with = synchronized(&listener, "1,3").await;
+        iokernel.set(&[1, 5], &[]);
+        drop((without, with, synchronized(&listener, "1,5").await));
+    });
+}
+
 #[test]
 fn annotated_pods_become_co_runners_also_when_the_container_runtime_starts_again() {
     let folder = folder();
@@ -68,22 +111,7 @@ fn annotated_pods_become_co_runners_also_when_the_container_runtime_starts_again
         let listener = UnixListener::bind(&socket).expect("it listens");
         let _agent = agent(folder.path());
         for _ in 0..2 {
-            let mut stream = accept(&listener).await;
-            let configured = call(&mut stream, "Configure", &()).await;
-            let configured = ConfigureResponse::decode(&*configured.payload).expect("its events");
-            assert_eq!(configured.events, api::EVENTS);
-            // The list comes in two parts. The agent has asked the IOKernel before it connected.
-            let ContainerRequest { pod, container } = batch();
-            let part = Synchronize { pods: Vec::from_iter(pod), containers: Vec::new(), more: true };
-            let asks = call(&mut stream, "Synchronize", &part).await;
-            let expected = Synchronized { updates: Vec::new(), more: true };
-            assert_eq!(Synchronized::decode(&*asks.payload), Ok(expected));
-            let part = Synchronize { containers: Vec::from_iter(container), ..Synchronize::default() };
-            let answered = call(&mut stream, "Synchronize", &part).await;
-            let Synchronized { updates, more } =
-                Synchronized::decode(&*answered.payload).expect("limits of containers that exist");
-            assert!(!more);
-            assert_eq!(cores(updates), ["1,3"]);
+            let mut stream = synchronized(&listener, "1,3").await;
             let created = call(&mut stream, "CreateContainer", &batch()).await;
             let created = CreateResponse::decode(&*created.payload).expect("an adjustment");
             let linux = created.adjust.expect("it is adjusted").linux.expect("by Linux");
