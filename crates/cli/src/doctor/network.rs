@@ -70,9 +70,10 @@ fn attached(name: &str, card: &Card) -> (Status, String) {
     }
     let programs: Vec<String> =
         card.attached.iter().map(|one| format!("{} ({})", one.id, one.mode)).collect();
+    let hook = if card.attached[0].mode == "skb" { "xdpgeneric" } else { "xdp" };
     let found = format!(
         "program {} is attached, perhaps an IOKernel's that runs; another cannot be: `bpftool prog show id {}` names it, \
-         `ip link set dev {name} xdp off` detaches it",
+         `ip link set dev {name} {hook} off` detaches it",
         programs.join(" and "),
         card.attached[0].id
     );
@@ -199,6 +200,7 @@ mod tests {
         let channels =
             |combined, max_combined| Some(Channels { max_receive: 0, max_combined, receive: 0, combined });
         let attached = vec![Attached { mode: "native", id: 42 }];
+        let generic = vec![Attached { mode: "skb", id: 42 }];
         for (name, card, part) in [
             ("channels", Card { channels: channels(8, 8), ..good() }, "ethtool -L eth0 combined 4"),
             ("channels", Card { channels: channels(1, 1), ..good() }, "more queues"),
@@ -212,6 +214,7 @@ mod tests {
             ("MTU", Card { mtu: 3600, ..good() }, "mtu 3498"),
             ("LRO", Card { lro: Some(true), ..good() }, "ethtool -K eth0 lro off"),
             ("XDP program", Card { attached, ..good() }, "bpftool prog show id 42"),
+            ("XDP program", Card { attached: generic, ..good() }, "dev eth0 xdpgeneric off"),
             ("XDP mode", Card { features: Some(Features::from_bits(0)), ..good() }, "skb only"),
             ("receive checksums", Card { driver: "veth".to_owned(), ..good() }, "fill-checksums"),
         ] {
