@@ -10,13 +10,16 @@
 //! Tailwater program print its threads), and with no `TAILWATER_` setting but those of their test.
 
 use std::ffi::OsString;
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::wait::{FREE, LOOK, SLICE, Wait};
@@ -62,9 +65,13 @@ fn with_default_signals(command: &mut Command) -> &mut Command {
     }
 }
 
-/// The bytes that a thread has read from an output of a program.
-#[derive(Debug, Default)]
+/// What a pipe holds at most (pipe(7)).
+const PIPE: usize = 1 << 16;
+
+/// An output of a program, and what was read from it.
+#[derive(Debug)]
 struct Stream {
+    pipe: OwnedFd,
     state: Mutex<StreamState>,
     changed: Condvar,
 }
@@ -78,29 +85,45 @@ struct StreamState {
 }
 
 impl Stream {
-    /// Reads `from` to its end on its own thread.
-    fn read(mut from: impl Read + Send + 'static) -> Arc<Self> {
-        let stream = Arc::new(Self::default());
-        let writer = Arc::clone(&stream);
+    /// Reads a pipe to its end on its own thread.
+    fn read(pipe: OwnedFd) -> Arc<Self> {
+        let stream = Arc::new(Self { pipe, state: Mutex::default(), changed: Condvar::new() });
+        let reader = Arc::clone(&stream);
         std::thread::spawn(move || {
-            let mut chunk = [0; 4096];
-            // A failed read ends the stream.
-            while let Ok(len @ 1..) = from.read(&mut chunk) {
-                writer.lock().bytes.extend_from_slice(&chunk[..len]);
-                writer.changed.notify_all();
+            while !reader.lock().ended {
+                // Without the lock: what is there by then is taken under it.
+                let _ = poll(&mut [PollFd::new(&reader.pipe, PollFlags::IN)], None);
+                reader.take(&mut reader.lock());
+                reader.changed.notify_all();
             }
-            writer.lock().ended = true;
-            writer.changed.notify_all();
         });
         stream
+    }
+
+    /// Takes what is in the pipe, without waiting for more.
+    fn take(&self, state: &mut StreamState) {
+        let now = Timespec::default();
+        if state.ended || poll(&mut [PollFd::new(&self.pipe, PollFlags::IN)], Some(&now)) != Ok(1) {
+            return;
+        }
+        let mut chunk = vec![0; PIPE];
+        match rustix::io::read(&self.pipe, &mut chunk) {
+            Ok(len @ 1..) => state.bytes.extend_from_slice(&chunk[..len]),
+            Err(Errno::INTR) => {}
+            // A failed read ends the stream.
+            Ok(0) | Err(_) => state.ended = true,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, StreamState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Returns what was written until now: all of it, if the program has ended.
     fn text(&self) -> String {
-        text(&self.lock().bytes)
+        let mut state = self.lock();
+        self.take(&mut state);
+        text(&state.bytes)
     }
 
     /// Returns the next line without its end, `None` at the end of the stream, an error if it does
@@ -185,8 +208,8 @@ impl Program {
     /// If it cannot be started.
     pub fn try_spawn(command: &mut Command) -> io::Result<Self> {
         let mut program = Self::launch(command)?;
-        program.output = program.process.stdout.take().map(Stream::read);
-        program.errors = program.process.stderr.take().map(Stream::read);
+        program.output = program.process.stdout.take().map(|pipe| Stream::read(pipe.into()));
+        program.errors = program.process.stderr.take().map(|pipe| Stream::read(pipe.into()));
         Ok(program)
     }
 
@@ -430,6 +453,7 @@ pub fn text(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::process::ExitStatusExt;
 
     fn shell(script: &str) -> Command {
         let mut command = Command::new("sh");
@@ -448,6 +472,15 @@ mod tests {
         let output = program.finish();
         assert_eq!((output.status.code(), &*output.stdout), (Some(3), &b"one\ntwo\nat 7\nend"[..]));
         assert_eq!(output.stderr, b"wrong\n");
+    }
+
+    #[test]
+    fn what_a_program_wrote_is_there_once_it_has_ended() {
+        for _ in 0..100 {
+            let mut program = Program::start(&mut shell("echo why >&2; kill $$"));
+            assert_eq!(program.wait().signal(), Some(Signal::TERM.as_raw()));
+            assert_eq!(program.errors(), "why\n");
+        }
     }
 
     #[test]
