@@ -138,7 +138,7 @@ const BENCHMARKS: [Bench; 15] = benchmarks! {
         1 x "bench programs --only batch --rounds 1 --seconds 1 --jobs xz-1 --loads 30", 7.1;
     "posix", "programs as they are: memcached, redis, nginx, compressors, threads",
     "Tailwater, Linux", "redis-server, memcached, nginx, wrk, python3, cc, xz, pigz, zstd; without one, not its row";
-        3 x "bench programs --only posix --rounds 1", 75.0;
+        3 x "bench programs --only posix --rounds 1", 238.0;
         1 x "bench programs --only posix --rounds 1 --services redis --seconds 1", 40.0;
     "hostile", "a service beside attackers, and IOKernels that end",
     "the same service alone", "root for attackers of several users";
