@@ -83,11 +83,8 @@ impl Keeper {
         let _ = sys::set_idle_io(tid);
         let Ok(chosen) = sched_getaffinity(Pid::from_raw(tid)) else { return };
         let mut left = CpuSet::new();
-        let of_job = |&core: &usize| self.cores.is_set(core);
-        (0..CpuSet::MAX_CPU)
-            .filter(of_job)
-            .filter(|&core| chosen.is_set(core))
-            .for_each(|core| left.set(core));
+        let both = (0..CpuSet::MAX_CPU).filter(|&core| self.cores.is_set(core) && chosen.is_set(core));
+        both.for_each(|core| left.set(core));
         if left == chosen || self.cores.count() == 0 {
             return;
         }

@@ -99,8 +99,8 @@ impl IoKernel {
         let allocator = allocator(&config, &cores, clock, rates);
         let switch = Switch::new(ports, &config, clock, clock::now);
         let control_thread = ControlThread::start(&cores, notice_outbox.clone())?;
-        let (commands, notices) = (command_inbox, notice_outbox);
-        let polling = PollingParts { world, allocator, switch, commands, notices };
+        let polling =
+            PollingParts { world, allocator, switch, commands: command_inbox, notices: notice_outbox };
         let polling = Polling::new(&config, polling).map_err(system("watch runtimes"))?;
         if takeover.is_some() {
             // Whether Linux permits it; the thread that runs this may be another one.

@@ -49,6 +49,12 @@ pub fn services(report: &Report<'_>) -> Table {
     table
 }
 
+/// Returns each of these figures on Tailwater and, behind it, on Linux.
+fn on_both(row: &Report<'_>, at: [&str; 3]) -> Vec<String> {
+    let both = |at: &str| ["/tailwater", "/linux"].map(|system| row.figure(&format!("{system}{at}"), 1.0));
+    at.into_iter().flat_map(both).collect()
+}
+
 /// A service beside programs of the system as batch jobs, on Tailwater and on Linux.
 pub fn programs(report: &Report<'_>) -> Table {
     let head = [
@@ -63,15 +69,8 @@ pub fn programs(report: &Report<'_>) -> Table {
     let mut table = Table::new(&head.join(" | "));
     for row in report.items("/beside") {
         let load = row.median("/load").map_or_else(String::new, |load| format!(", {load} %"));
-        let at = ["/win_p999_us", "/p50_us", "/job_share"];
-        let both =
-            |at: &str| ["/tailwater", "/linux"].map(|system| row.figure(&format!("{system}{at}"), 1.0));
-        push(
-            &mut table,
-            &row,
-            format!("{}{load}", row.text("/job")),
-            at.into_iter().flat_map(both).collect(),
-        );
+        let figures = on_both(&row, ["/win_p999_us", "/p50_us", "/job_share"]);
+        push(&mut table, &row, format!("{}{load}", row.text("/job")), figures);
     }
     table
 }
@@ -89,9 +88,7 @@ pub fn posix(report: &Report<'_>) -> Vec<Table> {
     ];
     let mut services = Table::new(&head.join(" | "));
     for row in report.items("/served") {
-        let both =
-            |at: &str| ["/tailwater", "/linux"].map(|system| row.figure(&format!("{system}{at}"), 1.0));
-        let figures = ["/requests_s", "/p99_us", "/cpu_us"].into_iter().flat_map(both).collect();
+        let figures = on_both(&row, ["/requests_s", "/p99_us", "/cpu_us"]);
         push(&mut services, &row, row.text("/program").to_owned(), figures);
     }
     let mut computing = Table::new("user time, s | Tailwater | Linux");

@@ -33,13 +33,13 @@ use tailwater_testbed::note;
 
 use crate::measure::envelope::{Envelope, MAX_LOST_PERCENT};
 
-/// Pages with regions, from the root of a clone.
-const PAGES: [&str; 5] = [
-    "docs/src/numbers.md",
-    "docs/src/reproduce.md",
-    "docs/src/guide/batch.md",
-    "docs/src/guide/programs.md",
-    "README.md",
+/// Pages with regions, from the root of a clone, and a region of each.
+const PAGES: [(&str, &str); 5] = [
+    ("docs/src/numbers.md", "machine"),
+    ("docs/src/reproduce.md", "machine"),
+    ("docs/src/guide/batch.md", "programs"),
+    ("docs/src/guide/programs.md", "posix"),
+    ("README.md", "readme"),
 ];
 /// The demo's drawing.
 const DRAWING: &str = "docs/src/images/demo.svg";
@@ -136,17 +136,11 @@ fn folder(results: &Path, machine: Option<&str>) -> anyhow::Result<PathBuf> {
 /// Returns the text of each page, and of the drawing.
 fn files(results: &Results) -> anyhow::Result<Vec<(&'static str, String)>> {
     let mut files = Vec::new();
-    for path in PAGES {
+    for (path, first) in PAGES {
         let page = std::fs::read_to_string(path)
             .with_context(|| format!("cannot read {path}: publish runs in the root of a clone"))?;
         let names = region::names(&page).map_err(|error| anyhow::anyhow!("{path}, {error}"))?;
         if names.is_empty() {
-            let first = match path {
-                "README.md" => "readme",
-                "docs/src/guide/batch.md" => "programs",
-                "docs/src/guide/programs.md" => "posix",
-                _ => "machine",
-            };
             note!(
                 "{path} has no region: put <!-- figures: {first} --> and <!-- end figures --> where figures belong"
             );

@@ -296,8 +296,8 @@ impl Follower {
     fn make(&self, index: u32) -> Result<(XdpPort, Used, Vec<OwnedFd>), String> {
         let mut port = XdpPort::new(self.spec.clone());
         port.account = Arc::clone(&self.account);
-        // The control thread waits for nothing: it tries again at the next look.
-        port.busy_tries = 1;
+        // The control thread tries again at the next look.
+        port.resumes = true;
         port.start(&self.context).map_err(|error| error.to_string())?;
         let copies = port.devices().into_iter().map(|device| fcntl_dupfd_cloexec(device, 0));
         let devices =

@@ -106,12 +106,12 @@ impl XdpPort {
         })?;
         // While the map has no sockets, frames still go to Linux. A program that takes the place of
         // another one's comes last: while that IOKernel runs, no other has a socket on the queues.
+        let first = self.first_hook(index)?;
         let ((link, attachment, hook), queues) = if self.spec.share == Share::Ports {
-            let first = self.first_hook(index)?;
             let queues = self.open_all((index, count), chunk, first)?;
             (self.attach(&program, index, first)?, queues)
         } else {
-            let attached = self.attach(&program, index, self.first_hook(index)?)?;
+            let attached = self.attach(&program, index, first)?;
             let hook = attached.2;
             (attached, self.open_all((index, count), chunk, hook)?)
         };
@@ -174,7 +174,7 @@ impl XdpPort {
             Share::Ports => Attachment::new(&self.spec.interface, index, program, hook)
                 .and_then(|attachment| Ok((program.try_clone()?, Some(attachment), hook)))
                 .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)),
-            _ => while_busy(self.busy_tries, || bpf::attach_xdp(program, index, hook))
+            _ => while_busy(self.busy_tries(), || bpf::attach_xdp(program, index, hook))
                 .map(|link| (link, None, hook)),
         };
         let what = "attach the redirect program";
@@ -201,8 +201,9 @@ impl XdpPort {
             OpenError::Rings(e) => self.explain("set up rings", e),
             OpenError::Memory(e) => self.fail(e.to_string()),
         })?;
-        let bind =
-            |how| while_busy(self.busy_tries, || queue.bind(index, number, how | libc::XDP_USE_NEED_WAKEUP));
+        let bind = |how| {
+            while_busy(self.busy_tries(), || queue.bind(index, number, how | libc::XDP_USE_NEED_WAKEUP))
+        };
         let what = format!("bind to queue {number}");
         let refused = |what: &str, error| match error {
             Errno::BUSY => self.fail(format!(
@@ -270,9 +271,9 @@ impl XdpPort {
                 "its address {ip} is in the network of the programs, which has to be another one with share=ports: set network and gateway="
             )));
         }
-        // Only at the start: any program of Linux may ask for a port of the range while the
-        // interface is away, and is not to keep it from programs.
-        if self.busy_tries < BUSY_TRIES {
+        // Any program of Linux may ask for a port of the range while the interface is away, and is
+        // not to keep it from programs.
+        if self.resumes {
             return Ok(());
         }
         let range = &self.spec.outgoing.range;
@@ -313,14 +314,18 @@ impl XdpPort {
         })
     }
 
+    /// Attempts to bind or attach to what is busy.
+    fn busy_tries(&self) -> u32 {
+        if self.resumes { 1 } else { BUSY_TRIES }
+    }
+
     /// Returns in words which of Linux's routing rules programs behind its MAC address do not
-    /// follow; nothing if they follow all.
-    pub(super) fn rules(&self) -> String {
+    /// follow; `None` if they follow all, reach no other network, or Linux does not answer.
+    pub(super) fn rules(&self) -> Option<String> {
         if matches!(self.spec.share, Share::Nothing | Share::Mac) || self.spec.gateway.is_none() {
-            return String::new();
+            return None;
         }
-        let rules = Linux::new().and_then(|mut linux| linux.other_rules());
-        rules.ok().flatten().map_or_else(String::new, |rules| format!(" ({rules})"))
+        Linux::new().and_then(|mut linux| linux.other_rules()).ok().flatten()
     }
 
     pub(super) fn own_mac(&self, interface: &Interface) -> Result<MacAddr, PortError> {

@@ -60,7 +60,7 @@ use behind::Behind;
 use follow::Exchange;
 use handover::Handed;
 use latest::Latest;
-use make::{BUSY_TRIES, Held, Theirs};
+use make::{Held, Theirs};
 use ports::Wanted;
 use ports::attachment::Attachment as PortsAttachment;
 use ports::record::{Record, UNRECORDED};
@@ -92,8 +92,9 @@ pub struct XdpPort {
     events: Option<OwnedFd>,
     /// Frames put into each queue when it was last replaced.
     sent: Vec<u64>,
-    /// Attempts to bind or attach to what is busy.
-    busy_tries: u32,
+    /// It goes on for a port whose interface was away: it waits for nothing, and what Linux has
+    /// taken meanwhile is no reason against it.
+    resumes: bool,
     exchange: Arc<Exchange>,
     /// Of the port of another IOKernel; gone once started.
     inherited: Option<Vec<OwnedFd>>,
@@ -179,7 +180,7 @@ impl XdpPort {
             first: 0,
             events: None,
             sent: Vec::new(),
-            busy_tries: BUSY_TRIES,
+            resumes: false,
             exchange: Arc::default(),
             inherited: None,
             translation: None,
@@ -223,7 +224,8 @@ impl XdpPort {
                 )
             }
         };
-        let found = format!("AF_XDP on {name}{behind}, queues: {queues}{}", self.rules());
+        let rules = self.rules().map_or_else(String::new, |rules| format!(" ({rules})"));
+        let found = format!("AF_XDP on {name}{behind}, queues: {queues}{rules}");
         if inherits {
             return Ok(found);
         }
@@ -329,6 +331,9 @@ impl Port for XdpPort {
         let (mode, copy) = (facts.mode, facts.copy);
         let (port, there) = (&self.spec.interface, interface.receive_queues());
         tracing::info!(port, mode, copy, queues = count, "AF_XDP");
+        if let Some(rules) = self.rules() {
+            tracing::warn!(port, "{rules}");
+        }
         if count < there {
             tracing::warn!(port, there, queues = count, "frames on the other queues go to Linux");
         }

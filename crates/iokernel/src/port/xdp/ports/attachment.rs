@@ -11,7 +11,7 @@ use std::io;
 use std::path::PathBuf;
 use tailwater_bpf::sys::{Hook, program_number};
 
-use super::record::Record;
+use super::record::{Ports, Record};
 use super::steering::key;
 use crate::port::xdp::linux::Linux;
 
@@ -31,14 +31,21 @@ pub(in crate::port::xdp) struct Attachment {
     left: bool,
 }
 
+/// Returns what an earlier IOKernel has left on an interface: where its program is attached, and
+/// the ports of its programs; nothing if the record is not of what is attached.
+fn left(port: &str, index: u32) -> io::Result<(Option<Hook>, Vec<Ports>)> {
+    let there = Linux::new()?.attached_xdp(index)?;
+    let record = Record::read(&Record::path(port)?);
+    let is_known = record.knows(there.map_or(0, |(number, _)| number));
+    Ok(if is_known { (there.map(|(_, hook)| hook), record.programs) } else { (None, Vec::new()) })
+}
+
 /// Returns the keys of the ports of an interface that an earlier IOKernel has left closed to Linux.
 ///
 /// # Errors
 /// If Linux does not answer.
 pub(in crate::port::xdp) fn recorded(port: &str, index: u32) -> io::Result<Vec<u32>> {
-    let there = Linux::new()?.attached_xdp(index)?.map_or(0, |(number, _)| number);
-    let record = Record::read(&Record::path(port)?);
-    let programs = if record.knows(there) { record.programs } else { Vec::new() };
+    let (_, programs) = left(port, index)?;
     Ok(programs.iter().flat_map(|ports| ports.listens.iter().map(key)).collect())
 }
 
@@ -48,9 +55,8 @@ pub(in crate::port::xdp) fn recorded(port: &str, index: u32) -> io::Result<Vec<u
 /// # Errors
 /// If Linux does not answer.
 pub(in crate::port::xdp) fn hook_in_use(port: &str, index: u32) -> io::Result<Option<Hook>> {
-    let Some((there, hook)) = Linux::new()?.attached_xdp(index)? else { return Ok(None) };
-    let record = Record::read(&Record::path(port)?);
-    Ok((record.knows(there) && !record.programs.is_empty()).then_some(hook))
+    let (hook, programs) = left(port, index)?;
+    Ok(hook.filter(|_| !programs.is_empty()))
 }
 
 impl Attachment {
@@ -198,7 +204,6 @@ impl Drop for Attachment {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::port::xdp::ports::record::Ports;
     use crate::port::xdp::program::{KERNEL, redirect_all};
     use crate::sys::interface::Interface;
     use rustix::fd::AsRawFd;

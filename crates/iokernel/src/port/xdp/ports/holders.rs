@@ -82,11 +82,12 @@ pub(super) fn expected(
     let Outgoing { range, .. } = outgoing;
     let until = Instant::now() + KEPT;
     let mut holders = Holders::new();
-    let is_kept = |ports: &&Ports| range.contains(&ports.outgoing.0) && range.contains(&ports.outgoing.1);
-    let (kept, others): (Vec<&Ports>, Vec<&Ports>) = record.programs.iter().partition(is_kept);
-    for (is_kept, ports) in
-        kept.into_iter().map(|it| (true, it)).chain(others.into_iter().map(|it| (false, it)))
-    {
+    let is_kept = |ports: &Ports| range.contains(&ports.outgoing.0) && range.contains(&ports.outgoing.1);
+    let mut programs: Vec<(bool, &Ports)> =
+        record.programs.iter().map(|ports| (is_kept(ports), ports)).collect();
+    // Those that keep their parts first: the others get what is free beside these.
+    programs.sort_by_key(|&(is_kept, _)| !is_kept);
+    for (is_kept, ports) in programs {
         let (first, last) = ports.outgoing;
         if !is_kept {
             tracing::warn!(

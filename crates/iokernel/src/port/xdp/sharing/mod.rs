@@ -168,7 +168,6 @@ impl Sharing {
         this.settings.set(0, this.owned.settings())?;
         let now = Instant::now();
         this.look(now)?;
-        this.warn_of_rules();
         this.use_hops();
         this.looked = Some(now);
         Ok(this)
@@ -181,18 +180,6 @@ impl Sharing {
         }
         let Owned { mac, ip, ip6, .. } = self.owned;
         self.steering.as_mut().map_or(Ok(()), |steering| steering.look((mac, ip, ip6), now))
-    }
-
-    /// Logs that what programs send does not go by all of Linux's rules, if that is so.
-    fn warn_of_rules(&self) {
-        // Without a gateway they reach no other network.
-        let is_routed = self.programs.as_ref().is_some_and(|programs| programs.gateway.is_some());
-        if !is_routed && self.steering.is_none() {
-            return;
-        }
-        if let Ok(Some(rules)) = Linux::new().and_then(|mut linux| linux.other_rules()) {
-            tracing::warn!(port = self.port, "{rules}");
-        }
     }
 
     /// Makes Linux find and check the stations of next hops.
