@@ -13,8 +13,8 @@
 //! | 224-255 | length (u8), bytes | a frame arrives from the port 1, 2, 4 .. 128 times over: enough to fill a ring |
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::fuzzing::{Arena, HOSTILE, KTHREADS, RING_BYTES, STATION, ip6_of};
+use tailwater_ports::frame::MacAddr;
 
 /// Maximum number of steps in one run.
 const MAX_STEPS: usize = 256;

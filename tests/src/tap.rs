@@ -8,7 +8,7 @@ use crate::Bench;
 use std::fs::OpenOptions;
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
 use tailwater_iokernel::Config;
-use tailwater_iokernel::port::{Port, tap::TapPort};
+use tailwater_ports::{Port, tap::TapPort};
 use tailwater_testkit::namespace::in_namespace;
 use tailwater_testkit::{has_two_cpus, until};
 

@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use rustix::fd::AsFd;
-use tailwater_iokernel::port::pcap::create_private;
-use tailwater_iokernel::port::pcap::format::{FILE_HEADER, RECORD_HEADER, Writer};
+use tailwater_ports::pcap::create_private;
+use tailwater_ports::pcap::format::{FILE_HEADER, RECORD_HEADER, Writer};
 use tailwater_shm::control::{CaptureRequest, Direction};
 use tailwater_shm::ring::{Consumer, FrameBuffer};
 
@@ -261,7 +261,7 @@ mod tests {
         for number in 1..=4 {
             let Ok(file) = std::fs::File::open(numbered(&path, number)) else { continue };
             assert!(file.metadata().unwrap().len() <= 1_000_000);
-            let mut reader = tailwater_iokernel::port::pcap::format::Reader::new(file).unwrap();
+            let mut reader = tailwater_ports::pcap::format::Reader::new(file).unwrap();
             while let Some(packet) = reader.next_packet().unwrap() {
                 newest.push(packet.unix_ns);
             }

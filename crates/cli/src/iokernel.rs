@@ -19,8 +19,8 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use tailwater_host::Claims;
 use tailwater_iokernel::config::CoreList;
-use tailwater_iokernel::port::options::PortOptions;
 use tailwater_iokernel::{Config, Cores, End, Finding, IoKernel, Reloader, Start, Verdict, process_at};
+use tailwater_ports::options::PortOptions;
 
 use crate::background;
 use crate::log::{self, LogFormat};

@@ -12,8 +12,8 @@
 use std::collections::BTreeMap;
 
 use rustix::fd::{AsFd, OwnedFd};
-use tailwater_iokernel::port::Port;
 use tailwater_iokernel::{IoKernel, passed_descriptors};
+use tailwater_ports::Port;
 
 use crate::notify::Notifier;
 
@@ -117,9 +117,9 @@ mod tests {
     use std::fs::File;
     use std::io::IoSliceMut;
     use std::mem::MaybeUninit;
-    use tailwater_iokernel::port::Attachment;
-    use tailwater_iokernel::port::memory::pair;
-    use tailwater_iokernel::port::options::PortOptions;
+    use tailwater_ports::Attachment;
+    use tailwater_ports::memory::pair;
+    use tailwater_ports::options::PortOptions;
 
     fn file() -> OwnedFd {
         File::open("/dev/null").unwrap().into()

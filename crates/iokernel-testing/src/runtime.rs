@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tailwater_iokernel::frame::MacAddr;
+use tailwater_ports::frame::MacAddr;
 use tailwater_shm::board::Board;
 use tailwater_shm::control::{
     self, Class, ClientMessage, ControlError, Instance, Register, ServerMessage, Welcome,

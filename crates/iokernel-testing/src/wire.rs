@@ -4,7 +4,7 @@
 use std::net::Ipv4Addr;
 use tailwater_wire::checksum;
 
-use tailwater_iokernel::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, MacAddr};
+use tailwater_ports::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, MacAddr};
 
 /// Length of Ethernet, IPv4 and UDP headers.
 pub const UDP_HEADERS: usize = 42;

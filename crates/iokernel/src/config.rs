@@ -8,6 +8,7 @@
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
+use tailwater_ports::options::PortOptions;
 pub use tailwater_sched::alloc::PolicyName;
 use tailwater_shm::layout::MAX_KTHREADS;
 use tailwater_shm::ring::{LINE, MAX_LINES, MAX_PACKET, MIN_LINES};
@@ -15,7 +16,6 @@ use tailwater_shm::ring::{LINE, MAX_LINES, MAX_PACKET, MIN_LINES};
 use crate::authority::grant::{Grant, MAX_GRANTS};
 use crate::firewall::FirewallConfig;
 use crate::macs::Macs;
-use crate::port::options::PortOptions;
 
 mod cores;
 mod ix;

@@ -4,13 +4,11 @@
 //! # What this crate owns
 //! * [`config`]: settings, their units, defaults and limits;
 //! * [`firewall`]: which packets pass between runtimes and the rest, and how many;
-//! * [`port`]: where frames enter and leave (in-memory pair, TAP, AF_XDP, capture files, a bad
-//!   network around any of them; the load generator brings its own);
 //! * [`stats`]: counters and hand-off histograms, readable from any thread;
 //! * [`IoKernel`]: registration, switch, core grants and hand-offs, adaptive polling.
 //!
 //! The policy (which runtime gets a core) is in `tailwater-sched`, the layout of shared memory and
-//! its protocols in `tailwater-shm`. Runs no application code, sleeps only while no frame moves and
+//! its protocols in `tailwater-shm`, where frames enter and leave in [`tailwater_ports`]. Runs no application code, sleeps only while no frame moves and
 //! no service has or wants a core (and, if asked to, for slices that other programs use), and
 //! trusts no byte a runtime wrote: an impossible value costs that runtime its registration, and
 //! other runtimes nothing.
@@ -31,14 +29,12 @@ mod control;
 pub mod firewall;
 #[cfg(any(test, feature = "fuzzing"))]
 mod fixture;
-pub mod frame;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
 mod kernel;
 mod machine;
 mod macs;
 mod policy;
-pub mod port;
 mod real_time;
 mod runtime;
 mod socket_mode;

@@ -10,9 +10,9 @@ use std::thread::JoinHandle;
 use anyhow::Context;
 use rustix::process::{Pid, setpriority_process};
 use rustix::thread::gettid;
-use tailwater_iokernel::port::Port;
 use tailwater_iokernel::stats::StatsHandle;
 use tailwater_iokernel::{Config, IoKernel};
+use tailwater_ports::Port;
 use tailwater_shm::priority::{self, Rank};
 
 use crate::machine::cpu_set;

@@ -7,7 +7,6 @@ use std::net::{Ipv4Addr, SocketAddrV4};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use tailwater_iokernel::port::Port;
 use tailwater_loadgen::kernel_tcp::Connections;
 use tailwater_loadgen::kernel_udp::Load;
 use tailwater_loadgen::lanes::DEFAULT_PIPELINE;
@@ -15,6 +14,7 @@ use tailwater_loadgen::protocol::Medium;
 use tailwater_loadgen::station::{self, Progress, StationHandle};
 use tailwater_loadgen::tcp::{LoadProgress, Order, TcpHandle, TcpLoad, tcp_station};
 use tailwater_loadgen::{Measurement, Plan};
+use tailwater_ports::Port;
 use tailwater_tcp::Config;
 
 use crate::bed::{START_TIMEOUT, Testbed};

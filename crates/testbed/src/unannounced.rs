@@ -15,8 +15,8 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
-use tailwater_iokernel::frame::MacAddr;
-use tailwater_iokernel::port::{Account, Attachment, Context, Inject, Port, PortError};
+use tailwater_ports::frame::MacAddr;
+use tailwater_ports::{Account, Attachment, Context, Inject, Port, PortError};
 use tailwater_shm::{Clock, Cycles, clock};
 
 /// Shortest time for which a timer is set: zero would stop it.
@@ -122,7 +122,7 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use rustix::event::{PollFd, PollFlags, poll};
-    use tailwater_iokernel::port::Delivery;
+    use tailwater_ports::Delivery;
 
     use super::*;
 

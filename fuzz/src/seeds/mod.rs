@@ -5,9 +5,9 @@ mod dialogue;
 
 use crate::receive::{MAC, ip, ip6};
 use std::net::Ipv6Addr;
-use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::fuzzing::{HONEST, HOSTILE, STATION};
 use tailwater_iokernel_testing::wire::{self, Endpoint};
+use tailwater_ports::frame::MacAddr;
 use tailwater_shm::control::{
     Class, ClientMessage, CoreRequest, Instance, Ipv6Place, Register, ServerMessage, Welcome,
 };

@@ -1,6 +1,6 @@
 //! What tests of several crates share: bounded waiting, child processes, tests in a process of
 //! their own, names, addresses and folders that no other test uses, network namespaces, storms of
-//! preempt signals, comparisons of speed, CPU quotas, clients of the key-value store, programs that
+//! preempt signals, frames, comparisons of speed, CPU quotas, clients of the key-value store, programs that
 //! give up on a busy machine.
 //!
 //! Every wait has a bound, which grows with what else the machine runs, and ends with a message
@@ -10,6 +10,7 @@
 use std::path::PathBuf;
 
 mod busy;
+pub mod frames;
 pub mod futex;
 pub mod machine;
 pub mod namespace;

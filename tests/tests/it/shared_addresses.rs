@@ -9,11 +9,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, U
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tailwater_iokernel::frame::MacAddr;
-use tailwater_iokernel::port::options::PortOptions;
 use tailwater_iokernel_testing::roles::Echo;
 use tailwater_iokernel_testing::wire::{self, Endpoint};
 use tailwater_iokernel_testing::{Behaviour, RawKthread, RawRuntime, RawSpec, Step};
+use tailwater_ports::frame::MacAddr;
+use tailwater_ports::options::PortOptions;
 use tailwater_shm::clock;
 use tailwater_testkit::namespace::Namespace;
 use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, eventually, socket_name, until};

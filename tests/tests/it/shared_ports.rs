@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tailwater_iokernel::port::xdp;
 use tailwater_iokernel_testing::RawSpec;
+use tailwater_ports::xdp;
 use tailwater_shm::control::{Instance, Register};
 use tailwater_testkit::namespace::Namespace;
 use tailwater_testkit::{

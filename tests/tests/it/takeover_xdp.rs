@@ -9,9 +9,9 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::process::Command;
-use tailwater_iokernel::frame::MacAddr;
-use tailwater_iokernel::port::options::PortOptions;
-use tailwater_iokernel::port::{Context, Delivery, Inject, PORT_BUDGET, Port};
+use tailwater_ports::frame::MacAddr;
+use tailwater_ports::options::PortOptions;
+use tailwater_ports::{Context, Delivery, Inject, PORT_BUDGET, Port};
 use tailwater_shm::{Clock, clock};
 use tailwater_testkit::namespace::Namespace;
 use tailwater_testkit::{

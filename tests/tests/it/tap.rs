@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tailwater_iokernel::Config;
-use tailwater_iokernel::port::options::PortOptions;
+use tailwater_ports::options::PortOptions;
 use tailwater_testkit::{PATIENCE, is_installed, run, text, until};
 use tailwater_tests::Bench;
 use tailwater_tests::tap::{HOST, bench_with_tap, in_tap_namespace, settled_ip6};

@@ -8,8 +8,8 @@
 use std::net::{Ipv4Addr, UdpSocket};
 use std::time::{Duration, Instant};
 use tailwater_iokernel::config::Priority;
-use tailwater_iokernel::port::options::PortOptions;
-use tailwater_iokernel::port::{Port, xdp};
+use tailwater_ports::options::PortOptions;
+use tailwater_ports::{Port, xdp};
 use tailwater_testkit::namespace::Namespace;
 use tailwater_testkit::{PATIENCE, has_two_cpus, until};
 use tailwater_tests::{Bench, Role};

@@ -3,8 +3,8 @@
 //! Owns the judgement of what was read ([`Card`]). The limits of drivers are from their
 //! documentation and from the drivers themselves in Linux.
 
-use tailwater_iokernel::port::card::{Card, Channels};
-use tailwater_iokernel::port::xdp::{MAX_MTU, MAX_QUEUES};
+use tailwater_ports::card::{Card, Channels};
+use tailwater_ports::xdp::{MAX_MTU, MAX_QUEUES};
 
 use super::part::{Part, Status};
 
@@ -165,7 +165,7 @@ fn checksums(card: &Card) -> (Status, String) {
 
 #[cfg(test)]
 mod tests {
-    use tailwater_iokernel::port::card::{Attached, Features};
+    use tailwater_ports::card::{Attached, Features};
 
     use super::*;
 

@@ -16,7 +16,7 @@ const IPC_LOCK: (CapabilitySet, &str) = (CapabilitySet::IPC_LOCK, "CAP_IPC_LOCK"
 const BPF: (CapabilitySet, &str) = (CapabilitySet::BPF, "CAP_BPF");
 
 /// Locked memory of one queue of an AF_XDP port with the default options.
-const QUEUE_BYTES: u64 = tailwater_iokernel::port::xdp::QUEUE_BYTES;
+const QUEUE_BYTES: u64 = tailwater_ports::xdp::QUEUE_BYTES;
 
 /// Examines a machine of which this process may use `cores`, for an IOKernel with these settings.
 pub fn examine(cores: &[usize], config: &Config) -> Vec<Part> {
@@ -88,7 +88,7 @@ fn tap(capabilities: CapabilitySet) -> Part {
 }
 
 fn xdp(capabilities: CapabilitySet) -> Part {
-    let (status, found) = match tailwater_iokernel::port::xdp::probe() {
+    let (status, found) = match tailwater_ports::xdp::probe() {
         Ok(what) => (Status::Ok, what),
         Err(what) => {
             let lacking = lacking(capabilities, &[NET_RAW, NET_ADMIN, BPF]);

@@ -30,10 +30,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use tailwater_iokernel::port::publish::{Published, Target};
-use tailwater_iokernel::port::tap::TapSpec;
 use tailwater_iokernel::stats::{RuntimeStats, StatsHandle};
 use tailwater_iokernel::{Config, End, Finding, Verdict};
+use tailwater_ports::publish::{Published, Target};
+use tailwater_ports::tap::TapSpec;
 
 use script::{Network, Rule, table_of};
 

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 
 use anyhow::ensure;
 use tailwater_iokernel::Config;
-use tailwater_iokernel::port::publish::{Published, Transport};
+use tailwater_ports::publish::{Published, Transport};
 
 /// A published port and the program's address, of one family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

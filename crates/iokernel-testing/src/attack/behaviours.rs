@@ -4,7 +4,7 @@ use core::hint::spin_loop;
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tailwater_iokernel::frame::MacAddr;
+use tailwater_ports::frame::MacAddr;
 use tailwater_shm::{Cycles, clock};
 use tailwater_wire::checksum;
 

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tailwater_iokernel::config::Config;
-use tailwater_iokernel::port::{Port, PortError};
 use tailwater_iokernel::stats::StatsHandle;
 use tailwater_iokernel::{IoKernel, StartError};
+use tailwater_ports::{Port, PortError};
 
 use crate::runtime::RawError;
 

@@ -6,8 +6,8 @@
 use tailwater_iokernel::firewall::{
     Action, Direction, FirewallConfig, Guard, PortRange, Prefix, Protocol, Rule, Ruling,
 };
-use tailwater_iokernel::frame::MacAddr;
 use tailwater_iokernel::stats::FirewallStats;
+use tailwater_ports::frame::MacAddr;
 use tailwater_shm::{Clock, clock};
 
 use crate::wire::{Endpoint, udp};

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use tailwater_iokernel::frame::MacAddr;
-use tailwater_iokernel::port::{Attachment, memory};
 use tailwater_iokernel::stats::{HandoffKind, SharedHistogram};
+use tailwater_ports::frame::MacAddr;
+use tailwater_ports::{Attachment, memory};
 use tailwater_shm::clock;
 
 use super::baseline::Baseline;

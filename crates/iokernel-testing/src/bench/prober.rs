@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
-use tailwater_iokernel::frame::MacAddr;
-use tailwater_iokernel::port::{Attachment, Context, Inject, Port, PortError};
+use tailwater_ports::frame::MacAddr;
+use tailwater_ports::{Attachment, Context, Inject, Port, PortError};
 use tailwater_shm::{Clock, Cycles, clock};
 
 use super::common::{BenchError, PATIENCE};

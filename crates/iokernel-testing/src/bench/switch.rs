@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use tailwater_iokernel::frame::MacAddr;
+use tailwater_ports::frame::MacAddr;
 use tailwater_shm::ring::Consumer;
 use tailwater_shm::{Clock, Cycles, clock};
 use tailwater_testkit::Program;

@@ -5,10 +5,10 @@ use crate::common::{PATIENCE, config};
 use std::net::{Ipv4Addr, UdpSocket};
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tailwater_iokernel::port::tap::TapPort;
 use tailwater_iokernel::{Config, IoKernel};
 use tailwater_iokernel_testing::roles::Echo;
 use tailwater_iokernel_testing::{RawRuntime, RawSpec};
+use tailwater_ports::tap::TapPort;
 use tailwater_testkit::namespace::in_namespace;
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 use tailwater_iokernel::IoKernel;
-use tailwater_iokernel::port::{Attachment, Context, Inject, Port, PortError};
+use tailwater_ports::{Attachment, Context, Inject, Port, PortError};
 use tailwater_shm::Cycles;
 
 /// A port that does not return from a poll while `stuck` is set.

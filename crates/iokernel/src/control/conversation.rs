@@ -21,6 +21,8 @@ use rustix::process::geteuid;
 use std::sync::Arc;
 use std::time::Instant;
 use tailwater_host::control_groups;
+use tailwater_ports::frame::PREFIX_LEN6;
+use tailwater_ports::pcap::unix_ns;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{
     self, CaptureRequest, Capturing, ClientMessage, ControlError, CoreRequest, Ipv6Place, Peer, Register,
@@ -40,9 +42,7 @@ use super::{Command, Control, Notice, PATIENCE, is_trusted, numbers, process, ra
 use crate::capture::{MAX_CAPTURES, Tap};
 use crate::config::PolicyName;
 use crate::firewall::Guard;
-use crate::frame::PREFIX_LEN6;
 use crate::machine::processor_time;
-use crate::port::pcap::unix_ns;
 use crate::runtime::{Admission, EndReason, Runtime, knows_board};
 use crate::trace::Tracer;
 

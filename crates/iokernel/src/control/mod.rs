@@ -48,6 +48,7 @@ use std::net::Ipv4Addr;
 use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tailwater_host::{ClockSetter, Keeper, Presence};
+use tailwater_ports::PortInterface;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Clock;
 use tailwater_shm::control::{self, ControlError, Network, Peer, ServerMessage, SocketFile};
@@ -55,7 +56,6 @@ use tailwater_shm::control::{self, ControlError, Network, Peer, ServerMessage, S
 use crate::authority::{Subordinates, User};
 use crate::config::Config;
 use crate::machine::{Cores, processor_time};
-use crate::port::PortInterface;
 use crate::runtime::{EndReason, Runtime};
 use crate::stats::Stats;
 use crate::sys::peer;

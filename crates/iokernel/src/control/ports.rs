@@ -4,13 +4,13 @@
 //! where they are held, at the [port](crate::port) that shares the addresses.
 
 use std::fs;
+use tailwater_ports::PortInterface;
 use tailwater_shm::Version;
 use tailwater_shm::control::{Listen, MAX_LISTEN, Register};
 
 use super::Control;
 use super::directory::{Place, Refusal};
 use crate::authority::User;
-use crate::port::PortInterface;
 
 /// First minor version of the protocol whose programs keep to a range of ports.
 const PORTS_MINOR: u16 = 4;

@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, pidfd_send_signal};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use tailwater_ports::{Port, PortError};
 use tailwater_shm::control::{
     self, ClientMessage, ControlError, Estate, Handover, HandoverPort, Network, Peer, ServerMessage,
     TAKEOVER_STEPS, Takeover,
@@ -23,7 +24,6 @@ use super::takeover::{END_TIMEOUT, STEP_TIMEOUT};
 use super::user;
 use crate::authority::Subordinates;
 use crate::config::Config;
-use crate::port::{Port, PortError};
 
 /// Time between two looks at the stop flag.
 const LOOK: Duration = Duration::from_millis(100);

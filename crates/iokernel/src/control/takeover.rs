@@ -44,6 +44,7 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::process::{PidfdFlags, getpid, pidfd_open};
 use std::sync::Arc;
 use std::time::Duration;
+use tailwater_ports::PortInterface;
 use tailwater_shm::Version;
 use tailwater_shm::control::{
     self, Handover, HandoverPort, MAX_FDS, ServerMessage, SocketFile, TAKEOVER_STEPS, Takeover,
@@ -52,7 +53,6 @@ use tailwater_shm::control::{
 use super::client::ClientSocket;
 use super::session::State;
 use super::{Command, Control, standing};
-use crate::port::PortInterface;
 
 /// Maximum time from one step to the next. Each takes milliseconds, but on a machine that other
 /// programs keep busy a process may wait long for a core.

@@ -1,13 +1,13 @@
 //! The properties of a packet that rules test.
 //!
 //! Owns the reduction of a frame to its two ends, protocol and ports. Parses the frame as
-//! [`crate::switch::packet`] does, so that rules see what the anti-spoofing checks and the flow
+//! [`tailwater_ports::packet`] does, so that rules see what the anti-spoofing checks and the flow
 //! hash see.
 
 use super::config::Direction;
-use crate::switch::packet::{Family, ICMPV6, Packet, Part, decode};
+use tailwater_ports::packet::{Family, ICMPV6, Packet, Part, decode};
 
-use crate::frame::ETHERTYPE_ARP;
+use tailwater_ports::frame::ETHERTYPE_ARP;
 
 /// Has an upper-layer header with ports.
 pub(super) const PORTS: u8 = 1;

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::switch::packet::{ICMP, ICMPV6, TCP, UDP};
+use tailwater_ports::packet::{ICMP, ICMPV6, TCP, UDP};
 
 /// An IPv4 or IPv6 prefix, such as 10.77.0.0/16, fd00::/8 or a single address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

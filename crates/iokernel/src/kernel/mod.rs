@@ -23,6 +23,7 @@ use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+use tailwater_ports::Port;
 use tailwater_shm::Clock;
 
 use crate::config::Config;
@@ -30,7 +31,6 @@ use crate::control::Control;
 use crate::control::reload::Reloader;
 use crate::control::watch::{Heartbeat, Stage};
 use crate::machine::{self, Cores, Pinned};
-use crate::port::Port;
 use crate::real_time::real_time;
 use crate::stats::StatsHandle;
 use crate::sys::holder::Holder;

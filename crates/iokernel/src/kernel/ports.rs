@@ -1,6 +1,7 @@
 //! The ports at the start: their network, their addresses, and their descriptors for a takeover.
 
 use rustix::io::{Errno, fcntl_dupfd_cloexec};
+use tailwater_ports::{Attachment, Context, Port, PortError, PortInterface};
 use tailwater_shm::Clock;
 use tailwater_shm::control::Network;
 
@@ -8,7 +9,6 @@ use super::start_error::StartError;
 use crate::config::Config;
 use crate::control::directory::Directory;
 use crate::control::takeover::Devices;
-use crate::port::{Attachment, Context, Port, PortError, PortInterface};
 
 /// Returns the network of the runtimes of an IOKernel with these ports.
 pub(crate) fn network_of(config: &Config, ports: &[Box<dyn Port>]) -> Network {

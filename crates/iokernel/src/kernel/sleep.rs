@@ -35,6 +35,7 @@
 use core::sync::atomic::{AtomicBool, Ordering, fence};
 use rustix::event::epoll::{self, EventData, EventFlags};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use tailwater_ports::Port;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::layout::{ASLEEP, ASLEEP_BESIDE_FREE_CORES, AWAKE};
 use tailwater_shm::{Cycles, clock};
@@ -42,7 +43,6 @@ use tailwater_shm::{Cycles, clock};
 use super::polling::Polling;
 use crate::allocator::Allocator;
 use crate::control::watch::Stage;
-use crate::port::Port;
 use crate::runtime::Runtime;
 use crate::switch::Switch;
 use crate::tenant::Work;

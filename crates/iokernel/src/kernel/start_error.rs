@@ -3,12 +3,12 @@
 //! Owns [`StartError`], which the parts of a start share.
 
 use rustix::io::Errno;
+use tailwater_ports::PortError;
 use tailwater_shm::control::ControlError;
 use tailwater_shm::memory::MemoryError;
 
 use crate::config::ConfigError;
 use crate::machine::CoreError;
-use crate::port::PortError;
 
 /// Why an IOKernel could not start.
 #[derive(Debug, thiserror::Error)]

@@ -24,6 +24,8 @@ use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+use tailwater_ports::Account;
+use tailwater_ports::frame::MacAddr;
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::classes::{ClassReader, ClassRecord, Percentiles};
 use tailwater_shm::clock;
@@ -33,8 +35,6 @@ use tailwater_shm::layout::Queues;
 
 use crate::control::watch::Progress;
 use crate::firewall::FirewallConfig;
-use crate::frame::MacAddr;
-use crate::port::Account;
 use counter::counters;
 use refusals::Refusals;
 use registrations::Registrations;

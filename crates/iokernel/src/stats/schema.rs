@@ -458,5 +458,3 @@ const TRACE: &[Field] = &[
 
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-pub(crate) use tests::unlisted;

@@ -19,12 +19,11 @@
 use std::net::Ipv6Addr;
 use tailwater_shm::ring::FIRST_LINE_FRAME;
 
-use super::flow::mix;
-use super::packet::{self, ICMP, TCP, UDP};
-use crate::frame::{
+use tailwater_ports::frame::{
     ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPES_VLAN, IPV4_FRAME,
     MacAddr,
 };
+use tailwater_ports::packet::{self, ICMP, TCP, UDP, mix};
 
 /// The addresses a runtime may send from.
 #[derive(Debug, Clone, Copy)]
@@ -205,47 +204,18 @@ pub(super) fn packet_hash(frame: &[u8]) -> u32 {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
     use crate::switch::inspect::inspect;
     use proptest::prelude::*;
     use std::net::Ipv4Addr;
+    use tailwater_testkit::frames::{arp, udp};
 
     const ME: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
     const YOU: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 3);
 
     fn me() -> Identity {
         Identity::new(MacAddr::derived(ME), ME, None)
-    }
-
-    /// Returns a minimal UDP frame of `len` bytes.
-    pub(crate) fn udp(from: Ipv4Addr, to: Ipv4Addr, ports: (u16, u16), len: usize) -> Vec<u8> {
-        let mut f = vec![0; len];
-        f[..6].copy_from_slice(&MacAddr::derived(to).0);
-        f[6..12].copy_from_slice(&MacAddr::derived(from).0);
-        f[12..14].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
-        f[14] = 0x45;
-        f[16..18].copy_from_slice(&((len - 14) as u16).to_be_bytes());
-        f[22] = 64;
-        f[23] = 17;
-        f[26..30].copy_from_slice(&from.octets());
-        f[30..34].copy_from_slice(&to.octets());
-        f[34..36].copy_from_slice(&ports.0.to_be_bytes());
-        f[36..38].copy_from_slice(&ports.1.to_be_bytes());
-        f[38..40].copy_from_slice(&((len - 34) as u16).to_be_bytes());
-        f
-    }
-
-    /// Returns an ARP request.
-    pub(crate) fn arp(from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
-        let mut f = vec![0; ARP_FRAME];
-        f[..6].copy_from_slice(&MacAddr::BROADCAST.0);
-        f[6..12].copy_from_slice(&MacAddr::derived(from).0);
-        f[12..22].copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, 1]);
-        f[22..28].copy_from_slice(&MacAddr::derived(from).0);
-        f[28..32].copy_from_slice(&from.octets());
-        f[38..42].copy_from_slice(&to.octets());
-        f
     }
 
     fn head(frame: &[u8]) -> Head {

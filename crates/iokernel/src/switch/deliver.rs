@@ -1,5 +1,7 @@
 //! Frames into ingress rings and ports: the path of a frame after its checks.
 
+use tailwater_ports::packet::decode;
+use tailwater_ports::{Delivery, Port};
 use tailwater_sched::ledger::Class;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::ring::{ReserveError, lines_of};
@@ -11,12 +13,10 @@ use super::broadcast::leaves_room;
 use super::check::{Heading, is_group};
 use super::mac::Destination;
 use super::multicast::{Audience, audience};
-use super::packet::decode;
 use super::shares::{PortQueue, Shares};
 use super::source::{Origin, Source};
 use crate::capture::Point;
 use crate::firewall::Direction;
-use crate::port::{Delivery, Port};
 use crate::runtime::{EndReason, Kthread};
 use crate::tenant::TenantId;
 use crate::trace;

@@ -157,31 +157,11 @@ impl FlowGroups {
     }
 }
 
-/// Mixes addresses and ports of a frame into a flow hash: two multiplications, about 2 ns. Not
-/// symmetric, and no defence against a sender that causes collisions: those cost only its flow's
-/// receiver its balance.
-#[inline(always)]
-pub(crate) fn mix(addresses: u64, ports: u64) -> u32 {
-    let h = (addresses ^ 0x9e37_79b9_7f4a_7c15).wrapping_mul(0xff51_afd7_ed55_8ccd);
-    let h = (h ^ (h >> 32) ^ ports).wrapping_mul(0xc4ce_b9fe_1a85_ec53);
-    (h >> 32) as u32
-}
-
-/// As [`mix`], for IPv6 addresses: every bit of both affects the hash; about 4 ns.
-pub(crate) fn mix_ipv6(source: u128, destination: u128, ports: u64) -> u32 {
-    let fold = |h: u64, word: u64| {
-        let h = (h ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
-        h ^ (h >> 32)
-    };
-    let halves = |address: u128| [(address >> 64) as u64, address as u64];
-    let h = [halves(source), halves(destination)].as_flattened().iter().fold(0, |h, &word| fold(h, word));
-    mix(h, ports)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tailwater_ports::packet::{mix, mix_ipv6};
 
     proptest! {
         #[test]

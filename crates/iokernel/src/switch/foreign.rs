@@ -23,11 +23,11 @@ use tailwater_wire::icmpv6::kind::NEIGHBOUR_ADVERTISEMENT;
 use super::absent::ip4_of;
 use super::check::mac_key;
 use super::mac::{Destination, MacTable};
-use super::packet::{Family, ICMPV6, decode};
 use crate::config::Config;
-use crate::frame::{
+use tailwater_ports::frame::{
     ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME, MacAddr,
 };
+use tailwater_ports::packet::{Family, ICMPV6, decode};
 
 /// The target address of a neighbour advertisement.
 const TARGET: core::ops::Range<usize> = 8..24;

@@ -5,7 +5,7 @@
 
 use tailwater_sched::RuntimeId;
 
-use crate::frame::MacAddr;
+use tailwater_ports::frame::MacAddr;
 
 /// The owner of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -11,7 +11,7 @@
 //! changes stays in order (see [`moves`]).
 //!
 //! An iteration takes frames out of egress rings for [4 us](Timing::iteration), in the
-//! [turns](crate::tenant::turns) of the tenants, and [`PORT_BUDGET`](crate::port::PORT_BUDGET)
+//! [turns](crate::tenant::turns) of the tenants, and [`PORT_BUDGET`](tailwater_ports::PORT_BUDGET)
 //! frames out of each port. So hand-offs are followed every few microseconds however much traffic
 //! there is.
 //!
@@ -53,7 +53,6 @@ pub(crate) mod mac;
 mod moves;
 mod multicast;
 mod offload;
-pub(crate) mod packet;
 mod ports;
 pub(crate) mod shares;
 mod source;
@@ -62,6 +61,8 @@ mod tests;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
+use tailwater_ports::frame::{ETHERNET_HEADER, MacAddr};
+use tailwater_ports::{Attachment, Delivery, Port};
 use tailwater_sched::ledger::Class;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::ring::{FLAG_PASSED_ON, FirstLine, FrameBuffer, MAX_PACKET, Record};
@@ -72,8 +73,6 @@ use crate::bounds::bounds;
 use crate::capture::{Captures, Point};
 use crate::config::Config;
 use crate::firewall::{Direction, Multicast};
-use crate::frame::{ETHERNET_HEADER, MacAddr};
-use crate::port::{Attachment, Delivery, Port};
 use crate::runtime::{Egress, EndReason, Runtime, Sender};
 use crate::stats::Stats;
 use crate::tenant::turns::{Tag, Turns};
@@ -81,7 +80,6 @@ use crate::tenant::{TenantId, Work};
 use crate::trace;
 use crate::world::{Lender, World};
 use absent::Absent;
-pub(crate) use absent::{KEPT_S, MOST_KEPT, Resolution, resolution, resolved};
 use broadcast::BroadcastLimit;
 use check::{Heading, Offence, Verdict};
 use foreign::Locals;

@@ -69,7 +69,7 @@ impl SolicitedNodes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::frame::MacAddr;
+    use tailwater_ports::frame::MacAddr;
 
     fn of(group: &str, others: Multicast) -> Audience {
         audience(MacAddr::of_group(group.parse().unwrap()).key(), others)

@@ -3,7 +3,7 @@
 //! Owns the arithmetic only. The frame is a private copy, and its lengths are checked against its
 //! end: anything but one whole TCP segment stays as it is, and its receiver refuses it.
 
-use super::packet::{Packet, Part, TCP, decode};
+use tailwater_ports::packet::{Packet, Part, TCP, decode};
 use tailwater_wire::{IpProtocol, Sum, TCP_HEADER};
 
 /// Offset of the checksum in a TCP header.
@@ -34,9 +34,9 @@ fn pseudo_header(packet: &Packet<'_>) -> Sum {
 
 #[cfg(test)]
 mod tests {
-    use super::super::packet::tests::{ipv4, ipv6};
     use super::*;
     use proptest::prelude::*;
+    use tailwater_testkit::frames::{ipv4, ipv6};
 
     fn frame(six: bool, protocol: u8, payload: &[u8]) -> Vec<u8> {
         if six {

@@ -2,6 +2,8 @@
 //! once.
 
 use std::net::{IpAddr, Ipv4Addr};
+use tailwater_ports::frame::MacAddr;
+use tailwater_ports::{Delivery, Inject, PORT_BUDGET};
 use tailwater_shm::Cycles;
 use tailwater_shm::ring::{FIRST_LINE_FRAME, MIN_FRAME};
 
@@ -10,8 +12,6 @@ use super::mac::Destination;
 use super::source::{Origin, Private};
 use super::{Switch, check};
 use crate::capture::Point;
-use crate::frame::MacAddr;
-use crate::port::{Delivery, Inject, PORT_BUDGET};
 use crate::trace::Arrival;
 use crate::world::{Lender, World};
 

@@ -20,9 +20,9 @@
 //! All numbers are the IOKernel's own but the receiver's position, which the ring checks: a false
 //! one changes only what the receiver itself gets.
 
+use tailwater_ports::{Port, SendQueue};
 use tailwater_shm::ring::Producer;
 
-use crate::port::{Port, SendQueue};
 use crate::tenant::TenantId;
 
 /// A queue that senders share: an ingress ring, or a queue of a port.

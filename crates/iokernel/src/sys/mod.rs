@@ -7,12 +7,9 @@
 
 pub(crate) mod accounts;
 pub(crate) mod holder;
-pub(crate) mod interface;
 pub(crate) mod passed;
 pub(crate) mod peer;
 pub(crate) mod stack;
-pub(crate) mod tap;
-pub(crate) mod xsk;
 
 use rustix::io::Errno;
 use rustix::process::Pid;

@@ -5,9 +5,9 @@ use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 
 use crate::fixture::Sandbox;
 use crate::stats::RuntimeCounters;
-use crate::switch::check::tests::udp;
 use crate::world::Lender;
 use std::net::Ipv4Addr;
+use tailwater_testkit::frames::udp;
 
 const US: Cycles = 1_000;
 const MS: Cycles = 1_000 * US;

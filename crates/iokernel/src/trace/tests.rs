@@ -1,16 +1,16 @@
 use std::net::Ipv4Addr;
+use tailwater_ports::frame::MacAddr;
+use tailwater_ports::memory::{MemoryPeer, pair};
+use tailwater_ports::{Attachment, Port};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Clock;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::control::TraceRequest;
 use tailwater_shm::trace::{CoreStep, Event, FLAG_TRACED, Played, Recording, Step, Who};
+use tailwater_testkit::frames::{arp, udp};
 
 use super::{BACKGROUND, CLAIMS, LOOKS, MOST_CLAIMS, READINGS, Trace, Tracer};
 use crate::fixture::{Sandbox, TRACE_HEAD};
-use crate::frame::MacAddr;
-use crate::port::memory::{MemoryPeer, pair};
-use crate::port::{Attachment, Port};
-use crate::switch::check::tests::{arp, udp};
 
 const STATION: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 200);
 const SERVICE: Who = Who { runtime: 0, kthread: 0 };

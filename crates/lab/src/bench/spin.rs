@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tailwater_iokernel::Config;
-use tailwater_iokernel::port::Port;
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::kernel_udp::Load;
+use tailwater_ports::Port;
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::child::{Service, Spec};
 use tailwater_testbed::embedded::Embedded;

@@ -7,7 +7,7 @@
 //!
 //! Answers are untrusted: only the protocol decides that one is right.
 
-use tailwater_iokernel::port::Inject;
+use tailwater_ports::Inject;
 
 use super::wire::{self, Host};
 use super::{CONTACT_INTERVAL_NS, CONTACT_PORT, Order, StationError};

@@ -4,7 +4,7 @@
 use super::*;
 use crate::protocol::Spin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tailwater_iokernel::frame::ARP_FRAME;
+use tailwater_ports::frame::ARP_FRAME;
 use tailwater_testkit::PATIENCE;
 use tailwater_workload::spin::{Reply, Request};
 

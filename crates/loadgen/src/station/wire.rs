@@ -13,7 +13,7 @@ use tailwater_wire::{
     UDP_HEADER, UdpDatagram, checksum,
 };
 
-use tailwater_iokernel::frame::{
+use tailwater_ports::frame::{
     ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_FRAME, MacAddr,
 };
 

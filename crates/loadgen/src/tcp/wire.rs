@@ -4,7 +4,7 @@
 //! verified: nothing lies between the rings, and a port of an IOKernel trusts its own process.
 //! Decoding is total.
 
-use tailwater_iokernel::frame::{ETHERNET_HEADER, ETHERTYPE_IPV4, IPV4_FRAME};
+use tailwater_ports::frame::{ETHERNET_HEADER, ETHERTYPE_IPV4, IPV4_FRAME};
 use tailwater_tcp::{EcnCodepoint, Outgoing};
 use tailwater_wire::{
     Checksums, DEFAULT_TTL, EtherType, EthernetHeader, IpProtocol, Ipv4Packet, Sum, checksum,
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::net::Ipv4Addr;
-    use tailwater_iokernel::frame::MacAddr;
+    use tailwater_ports::frame::MacAddr;
     use tailwater_tcp::segment::Options;
     use tailwater_tcp::{Flags, Header, Purpose, Segment, Seq};
 

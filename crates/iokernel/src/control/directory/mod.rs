@@ -14,6 +14,7 @@ mod refusal;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use tailwater_ports::frame::MacAddr;
 
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{Estate, HandoverProgram, Instance, Register};
@@ -23,7 +24,6 @@ use tailwater_shm::{Version, board};
 use super::owed::Owed;
 use crate::authority::{Authority, Denial, Held, Usage, User};
 use crate::config::Config;
-use crate::frame::MacAddr;
 pub use instances::NotBeside;
 pub use refusal::{Holders, Refusal};
 

@@ -2,6 +2,7 @@
 
 use rustix::io::Errno;
 use std::net::Ipv4Addr;
+use tailwater_ports::frame::MacAddr;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Version;
 use tailwater_shm::control::ControlError;
@@ -11,7 +12,6 @@ use tailwater_shm::memory::MemoryError;
 use super::instances::NotBeside;
 use super::{MACHINE_KTHREADS, MAX_NAME};
 use crate::authority::Denial;
-use crate::frame::MacAddr;
 
 /// Why a registration was refused. The runtime shows the text to its user.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::text::{PortRange, Prefix, Protocol, one_or_many};
-use crate::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPES_VLAN, MIN_ETHERTYPE};
+use tailwater_ports::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPES_VLAN, MIN_ETHERTYPE};
 use tailwater_shm::ring::MAX_FRAME;
 
 /// Maximum number of rules in a configuration.

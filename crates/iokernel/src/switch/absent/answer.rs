@@ -8,13 +8,13 @@
 //! answered that RFC 1122 section 3.2.2 and RFC 4443 section 2.4 exempt: resets, errors, fragments
 //! other than whole packets, packets from or to a group.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
+use tailwater_ports::packet::build;
 use tailwater_tcp::{Segment, answer_closed};
 use tailwater_wire::{
-    Addresses, ArpOperation, ArpPacket, Checksums, DEFAULT_TTL, ETHERNET_HEADER, EtherType, EthernetHeader,
-    Fragmenting, ICMP_HEADER, IPV4_HEADER, IPV6_HEADER, IPV6_MIN_MTU, IcmpHeader, Icmpv6Header,
-    Icmpv6Message, IpProtocol, Ipv4Header, Ipv4Packet, Ipv6Header, Ipv6Packet, MIN_REASSEMBLY, MacAddr,
-    ND_HOP_LIMIT, Neighbour, PacketInfo, Report, Stations, UdpDatagram, upper_layer,
+    Addresses, Checksums, DEFAULT_TTL, EtherType, EthernetHeader, Fragmenting, ICMP_HEADER, IPV4_HEADER,
+    IPV6_HEADER, IPV6_MIN_MTU, IcmpHeader, Icmpv6Header, IpProtocol, Ipv4Header, Ipv4Packet, Ipv6Header,
+    Ipv6Packet, MIN_REASSEMBLY, MacAddr, PacketInfo, Report, Stations, UdpDatagram, upper_layer,
 };
 
 /// Bytes of the refused packet that an error quotes (RFC 1812 section 4.3.2.3, RFC 4443 section 3).
@@ -121,22 +121,6 @@ impl<'a> Stray<'a> {
     }
 }
 
-/// Returns a frame with a payload of `len` bytes that `fill` writes over zeros.
-fn build(
-    stations: Stations,
-    (addresses, protocol, hop_limit): (Addresses, IpProtocol, u8),
-    len: usize,
-    fill: impl FnOnce(&mut [u8], &Addresses),
-) -> Vec<u8> {
-    let packet = PacketInfo { addresses, protocol, hop_limit, traffic_class: 0 };
-    let overhead = packet.overhead_of(Fragmenting::Forbidden);
-    let mut frame = vec![0; overhead + len];
-    let (front, rest) = frame.split_at_mut(overhead);
-    packet.write_headers(front, stations, Fragmenting::Forbidden, len);
-    fill(rest, &addresses);
-    frame
-}
-
 /// Writes an error with this quote, which fills the rest of `out`.
 fn error(out: &mut [u8], addresses: &Addresses, report: Report, quote: &[u8]) {
     let header = match addresses {
@@ -173,96 +157,5 @@ pub(super) fn departure(
             frame(IpProtocol::ICMP, &Ipv4Header::of(&quoted, Fragmenting::Forbidden, 0).to_bytes())
         }
         Addresses::V6 { .. } => frame(IpProtocol::ICMPV6, &Ipv6Header::of(&quoted, about, 0).to_bytes()),
-    })
-}
-
-/// What a message of ARP or neighbour discovery says about an address.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Resolution {
-    /// A host asks for the station of `target`.
-    Question { target: IpAddr, by: IpAddr, station: MacAddr },
-    /// A host states that an address is its own, or is about to take it.
-    Claim(IpAddr),
-}
-
-/// Returns what a frame says about an address; `None` for other frames.
-pub(crate) fn resolution(frame: &[u8]) -> Option<Resolution> {
-    let (ethernet, bytes) = EthernetHeader::parse(frame).ok()?;
-    match ethernet.ethertype {
-        EtherType::ARP => {
-            let arp = ArpPacket::parse(bytes).ok()?;
-            // A probe has no sender (RFC 5227 section 1.1), an announcement asks for itself.
-            let asks = arp.operation == ArpOperation::Request && !arp.sender_ip.is_unspecified();
-            if !arp.sender_mac.is_station() || arp.sender_mac != ethernet.source {
-                return None;
-            }
-            Some(if asks && arp.sender_ip != arp.target_ip {
-                let (target, by) = (arp.target_ip.into(), arp.sender_ip.into());
-                Resolution::Question { target, by, station: arp.sender_mac }
-            } else if arp.sender_ip.is_unspecified() {
-                Resolution::Claim(arp.target_ip.into())
-            } else {
-                Resolution::Claim(arp.sender_ip.into())
-            })
-        }
-        EtherType::IPV6 => {
-            let packet = Ipv6Packet::parse(bytes).ok()?;
-            let header = packet.header;
-            if header.next_header() != IpProtocol::ICMPV6 || header.hop_limit() != ND_HOP_LIMIT {
-                return None;
-            }
-            let message =
-                Icmpv6Message::parse(packet.payload, &header.addresses(), Checksums::Verify).ok()?;
-            let Icmpv6Message::Neighbour(neighbour) = message else { return None };
-            Some(match neighbour {
-                Neighbour::Advertisement { target, .. } => Resolution::Claim(target.into()),
-                Neighbour::Solicitation { target, source: None } if header.source().is_unspecified() => {
-                    Resolution::Claim(target.into())
-                }
-                Neighbour::Solicitation { source: Some(station), .. } if station != ethernet.source => {
-                    return None;
-                }
-                Neighbour::Solicitation { target, source } => {
-                    let (target, by) = (target.into(), header.source().into());
-                    Resolution::Question { target, by, station: source.unwrap_or(ethernet.source) }
-                }
-            })
-        }
-        _ => None,
-    }
-}
-
-/// Returns the answer to a question: `target` is at `own`.
-pub(crate) fn resolved(target: IpAddr, own: MacAddr, (by, station): (IpAddr, MacAddr)) -> Option<Vec<u8>> {
-    match (target, by) {
-        (IpAddr::V4(target), IpAddr::V4(by)) => Some(arp_reply((target, own), (by, station))),
-        (IpAddr::V6(target), IpAddr::V6(by)) => Some(advertisement((target, own), (by, station))),
-        _ => None,
-    }
-}
-
-fn arp_reply((target, own): (Ipv4Addr, MacAddr), (by, station): (Ipv4Addr, MacAddr)) -> Vec<u8> {
-    let header = EthernetHeader { destination: station, source: own, ethertype: EtherType::ARP };
-    let reply = ArpPacket {
-        operation: ArpOperation::Reply,
-        sender_mac: own,
-        sender_ip: target,
-        target_mac: station,
-        target_ip: by,
-    };
-    let mut frame = Vec::with_capacity(ETHERNET_HEADER + reply.encode().len());
-    frame.extend_from_slice(&header.to_bytes());
-    frame.extend_from_slice(&reply.encode());
-    frame
-}
-
-fn advertisement((target, own): (Ipv6Addr, MacAddr), (by, station): (Ipv6Addr, MacAddr)) -> Vec<u8> {
-    let addresses = Addresses::V6 { source: target, destination: by };
-    // Without the override flag: a host that has the address now is believed rather.
-    let message = Neighbour::Advertisement { target, solicited: true, replaces: false, mac: Some(own) };
-    let (bytes, len) = message.encode(&addresses);
-    let stations = Stations { source: own, destination: station };
-    build(stations, (addresses, IpProtocol::ICMPV6, ND_HOP_LIMIT), len, |out, _| {
-        out.copy_from_slice(&bytes[..len]);
     })
 }

@@ -42,6 +42,9 @@ mod tests;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
+use tailwater_ports::frame::MacAddr;
+use tailwater_ports::resolution::{Resolution, resolution, resolved};
+use tailwater_ports::{Attachment, KEPT_S, MOST_KEPT, Port};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::account::Account;
 use tailwater_shm::ring::ReserveError;
@@ -55,17 +58,11 @@ use super::source::{Origin, Private, Source};
 use crate::config::Config;
 use crate::firewall::stats::FirewallStats;
 use crate::firewall::{Direction, Guard, Ruling};
-use crate::frame::MacAddr;
-use crate::port::{Attachment, Port};
 use crate::runtime::{EndReason, Runtime};
 use crate::stats::Stats;
 use crate::tenant::Key;
 use crate::world::{Lender, World};
-pub(crate) use answer::{Resolution, resolution, resolved};
 
-/// For how long an address is absent after its program's end, in seconds: about as long as Linux
-/// sends a segment again (`tcp_retries2`).
-pub(crate) const KEPT_S: u64 = 900;
 /// For how long the programs of an earlier IOKernel may come back, in seconds: as long as their
 /// places are kept in a takeover.
 const GRACE_S: u64 = 30;
@@ -75,9 +72,6 @@ const REPORT_S: u64 = 60;
 /// 2 us of the polling thread.
 const ANSWERS_PER_SECOND: u64 = 5_000;
 const ANSWERS_AT_ONCE: u64 = 1_000;
-/// Maximum number of absent addresses of ended programs. The oldest one makes room of the user who
-/// has the most, so that no user's ends push out another's.
-pub(crate) const MOST_KEPT: usize = 1_024;
 /// Maximum number of reports that wait, and of those to one program.
 const MOST_REPORTS: usize = 16_384;
 const MOST_REPORTS_TO_ONE: u16 = 64;

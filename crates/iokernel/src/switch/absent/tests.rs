@@ -1,11 +1,14 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use tailwater_ports::memory::{MemoryPeer, pair};
+use tailwater_ports::{Attachment, Port};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Clock;
 use tailwater_shm::control::Class::LatencyCritical;
 use tailwater_shm::ring::FLAG_CHECKSUM_OK;
 use tailwater_tcp::segment::Options;
 use tailwater_tcp::{Flags, Header, Segment, Seq};
+use tailwater_testkit::frames::{arp, udp};
 use tailwater_wire::{
     Addresses, ArpOperation, ArpPacket, Checksums, DEFAULT_TTL, EtherType, EthernetHeader, Fragmenting,
     IcmpMessage, IpProtocol, Ipv4Packet, Ipv6Packet, MacAddr, PacketInfo, Stations, Sum, Undelivered,
@@ -18,9 +21,6 @@ use super::{
 };
 use crate::config::Config;
 use crate::fixture::{HZ, Sandbox};
-use crate::port::memory::{MemoryPeer, pair};
-use crate::port::{Attachment, Port};
-use crate::switch::check::tests::{arp, udp};
 use crate::switch::tests::firewall::PORT_7_ONLY;
 use crate::tenant::Key;
 

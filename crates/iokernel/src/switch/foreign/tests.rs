@@ -1,15 +1,15 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
+use tailwater_ports::frame::MacAddr;
+use tailwater_ports::memory::{MemoryPeer, pair};
+use tailwater_ports::{Attachment, Port};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class::LatencyCritical;
+use tailwater_testkit::frames::ipv6;
+use tailwater_testkit::frames::{arp, udp};
 use tailwater_wire::{Addresses, ETHERNET_HEADER, IpProtocol, ND_HOP_LIMIT, Neighbour};
 
 use crate::config::Config;
 use crate::fixture::Sandbox;
-use crate::frame::MacAddr;
-use crate::port::memory::{MemoryPeer, pair};
-use crate::port::{Attachment, Port};
-use crate::switch::check::tests::{arp, udp};
-use crate::switch::packet::tests::ipv6;
 
 const OUTSIDE: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 9);
 

@@ -17,11 +17,11 @@
 //! | advertised target, probed target | the runtime's own |
 //! | link-layer address options | the runtime's own MAC address |
 
+use tailwater_ports::packet::{Family, ICMP, ICMPV6, Packet, Part, decode};
 use tailwater_wire::icmp::kind as v4;
 use tailwater_wire::icmpv6::{OPTION_SOURCE_LINK, OPTION_TARGET_LINK, kind as v6};
 
 use super::check::{Heading, Identity, Offence, mac_key};
-use super::packet::{Family, ICMP, ICMPV6, Packet, Part, decode};
 
 /// Multicast listener reports (RFC 2710, RFC 3810), which duplicate address detection sends before
 /// there is an address.

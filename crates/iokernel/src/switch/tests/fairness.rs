@@ -4,14 +4,14 @@ use std::fmt::Write;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use tailwater_ports::{Attachment, Context, Inject, Port, PortError, SendQueue};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Cycles;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_testkit::frames::udp;
 
 use super::{ELSEWHERE, TURN_FRAMES, ip, two_running};
 use crate::fixture::{Sandbox, measure_as};
-use crate::port::{Attachment, Context, Inject, Port, PortError, SendQueue};
-use crate::switch::check::tests::udp;
 
 /// Frames that the receiver reads in each iteration.
 const READ: u32 = 16;

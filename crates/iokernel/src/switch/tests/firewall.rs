@@ -1,17 +1,17 @@
 //! What the switch refuses, drops and delivers beyond plain IPv4, and what it counts for it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
+use tailwater_ports::frame::MacAddr;
+use tailwater_ports::memory::{MemoryPeer, pair};
+use tailwater_ports::{Attachment, Port};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::KthreadState;
 use tailwater_shm::control::Class::LatencyCritical;
+use tailwater_testkit::frames::{arp, udp};
+use tailwater_testkit::frames::{fragment, ipv6};
 
 use crate::config::Config;
 use crate::fixture::Sandbox;
-use crate::frame::MacAddr;
-use crate::port::memory::{MemoryPeer, pair};
-use crate::port::{Attachment, Port};
-use crate::switch::check::tests::{arp, udp};
-use crate::switch::packet::tests::{fragment, ipv6};
 
 fn ip(id: u32) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, id as u8 + 10)

@@ -1,15 +1,15 @@
 //! Acknowledgments that no thread waits for: they fetch no core of their own.
 
 use std::net::Ipv4Addr;
+use tailwater_ports::frame::{ETHERNET_HEADER, ETHERTYPE_IPV6};
+use tailwater_ports::packet::{TCP, decode};
 use tailwater_shm::KthreadState;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_testkit::frames::udp;
 use tailwater_wire::MacAddr;
 
 use crate::config::Config;
 use crate::fixture::Sandbox;
-use crate::frame::{ETHERNET_HEADER, ETHERTYPE_IPV6};
-use crate::switch::check::tests::udp;
-use crate::switch::packet::{TCP, decode};
 
 const CLIENT: u32 = 0;
 const SERVICE: u32 = 1;

@@ -5,18 +5,18 @@ mod lone;
 mod moves;
 
 use std::net::Ipv4Addr;
+use tailwater_ports::frame::MacAddr;
+use tailwater_ports::memory::{MemoryPeer, pair};
+use tailwater_ports::{Attachment, Context, Delivery, Inject, Port, PortError};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, FLAG_PASSED_ON, RingLie};
 use tailwater_shm::{Cycles, Grant, KthreadState};
+use tailwater_testkit::frames::{arp, udp};
 
 use super::TURN_FRAMES;
-use super::check::tests::{arp, udp};
 use crate::config::Config;
 use crate::fixture::{EGRESS, INGRESS_TAIL, RING_BYTES, Sandbox, measure_as};
-use crate::frame::MacAddr;
-use crate::port::memory::{MemoryPeer, pair};
-use crate::port::{Attachment, Context, Delivery, Inject, Port, PortError};
 use crate::runtime::EndReason;
 
 const ELSEWHERE: Ipv4Addr = Ipv4Addr::new(10, 77, 9, 9);

@@ -3,9 +3,9 @@
 use proptest::prelude::*;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_testkit::frames::udp;
 
 use crate::fixture::{INGRESS_TAIL, Sandbox};
-use crate::switch::check::tests::udp;
 use crate::switch::flow::FlowGroups;
 
 const CLIENT: u32 = 0;

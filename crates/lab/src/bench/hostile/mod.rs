@@ -13,12 +13,12 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use serde::Serialize;
-use tailwater_iokernel::port::Port;
-use tailwater_iokernel::port::tap::TapPort;
 use tailwater_iokernel::{Account, Config, Grant};
 use tailwater_iokernel_testing::attack::Attack;
 use tailwater_loadgen::Plan;
 use tailwater_loadgen::protocol::Medium;
+use tailwater_ports::Port;
+use tailwater_ports::tap::TapPort;
 use tailwater_shm::control::Class;
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::cores::CorePlan;

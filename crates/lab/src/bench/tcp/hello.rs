@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use tailwater_iokernel::Config;
-use tailwater_iokernel::port::tap::{TapPort, TapSpec};
+use tailwater_ports::tap::{TapPort, TapSpec};
 use tailwater_testbed::child::{ChildProcess, Service, Spec};
 use tailwater_testbed::embedded::Embedded;
 use tailwater_testbed::interrupt::Interrupt;

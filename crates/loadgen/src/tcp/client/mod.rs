@@ -18,8 +18,8 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 
-use tailwater_iokernel::frame::MacAddr;
-use tailwater_iokernel::port::{Delivery, Inject};
+use tailwater_ports::frame::MacAddr;
+use tailwater_ports::{Delivery, Inject};
 use tailwater_tcp::isn::initial_numbers;
 use tailwater_tcp::{
     Config, Connection, EcnCodepoint, Events, Flow, Full, Header, Instant, Opening, Outgoing, Payload,

@@ -9,7 +9,7 @@ use crate::tcp::preload::Preload;
 use crate::tcp::task::Task;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
-use tailwater_iokernel::frame::IPV4_FRAME;
+use tailwater_ports::frame::IPV4_FRAME;
 use tailwater_tcp::listen::{Arrival, ListenConfig};
 use tailwater_tcp::{Answer, Listener, Payload, State};
 

@@ -7,12 +7,12 @@ use core::time::Duration;
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use tailwater_net::{Ipv6Config, Mode, NetConfig, Outlet, OutletError, Single, Stack};
+use tailwater_ports::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddr};
 use tailwater_shm::ring::FIRST_LINE_FRAME;
 use tailwater_wire::Checksums;
 
 use super::super::{inspect, solicited_node};
 use crate::config::Config;
-use crate::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddr};
 use crate::switch::check::{Identity, Offence, Verdict, check};
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 10);

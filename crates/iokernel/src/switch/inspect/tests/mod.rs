@@ -1,11 +1,11 @@
 mod answers;
 
 use super::*;
-use crate::frame::MacAddr;
-use crate::switch::packet::tests::{fragment, ipv6};
-use crate::switch::packet::{TCP, UDP};
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, Ipv6Addr};
+use tailwater_ports::frame::MacAddr;
+use tailwater_ports::packet::{TCP, UDP};
+use tailwater_testkit::frames::{fragment, ipv6};
 
 const MAC: MacAddr = MacAddr([2, 0x74, 10, 77, 0, 2]);
 const IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);

@@ -1,0 +1,402 @@
+//! Makes the parts of an AF_XDP port on its interface: the redirect program and its maps, its
+//! attachment, and a bound socket for each queue.
+//!
+//! All are descriptors, which end with the port unless another process has them, too.
+
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::linux::Linux;
+use super::ports::attachment::{self, Attachment};
+use super::ports::steering::{MOST_FRAGMENTED, MOST_PORTS, PortMap};
+use super::program::ports::redirect_ports;
+use super::program::{self, KERNEL, Maps, Owned, Settings};
+use super::sharing::{Addresses, address_map};
+use super::{MAX_MTU, MAX_QUEUES, Share, XdpMode, XdpPort, ZeroCopy};
+use crate::PortError;
+use crate::frame::MacAddr;
+use crate::sys::interface::Interface;
+use crate::sys::xsk::{OpenError, Queue};
+use tailwater_bpf::sys::map::Map;
+use tailwater_bpf::sys::{self as bpf, Hook};
+use tailwater_host::{ReservedPorts, port_users};
+
+/// Maximum number of attempts to bind or attach while the kernel takes down the previous user of
+/// the queue, for which up to 54 ms were measured.
+pub(super) const BUSY_TRIES: u32 = 100;
+/// Pause between two attempts.
+const BUSY_PAUSE: Duration = Duration::from_millis(5);
+
+/// The maps of a redirect program.
+pub(super) struct Held {
+    pub(super) sockets: OwnedFd,
+    /// If Linux goes on using the interface.
+    pub(super) settings: Option<Arc<Map<u32, Settings>>>,
+    /// If programs are behind its own MAC address.
+    pub(super) theirs: Option<Theirs>,
+}
+
+/// The maps that tell frames of programs behind the interface's own MAC address.
+#[derive(Clone)]
+pub(super) enum Theirs {
+    Addresses(Arc<Addresses>),
+    /// By their ports; with the map of fragments.
+    Ports(Arc<PortMap>, Arc<Fragments>),
+}
+
+/// Datagrams of which the first fragment was for a program.
+pub(super) type Fragments = Map<[u64; 3], u32>;
+
+impl Held {
+    fn numbers(&self) -> Maps {
+        Maps {
+            sockets: self.sockets.as_raw_fd(),
+            settings: self.settings.as_ref().map_or(0, |map| map.number()),
+            addresses: match &self.theirs {
+                None => 0,
+                Some(Theirs::Addresses(map)) => map.number(),
+                Some(Theirs::Ports(map, _)) => map.number(),
+            },
+            fragments: match &self.theirs {
+                Some(Theirs::Ports(_, fragments)) => fragments.number(),
+                _ => 0,
+            },
+        }
+    }
+
+    /// Returns their descriptors, in this order.
+    pub(super) fn files(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        let settings = self.settings.as_ref().map(|map| map.as_fd());
+        let theirs = match &self.theirs {
+            None => [None, None],
+            Some(Theirs::Addresses(map)) => [Some(map.as_fd()), None],
+            Some(Theirs::Ports(map, fragments)) => [Some(map.as_fd()), Some(fragments.as_fd())],
+        };
+        [Some(self.sockets.as_fd()), settings].into_iter().chain(theirs).flatten()
+    }
+}
+
+/// What directs frames to sockets, and the sockets, one for each queue.
+pub(super) struct Made {
+    pub(super) link: OwnedFd,
+    /// If it outlives the process; taken away by a start that fails.
+    pub(super) attachment: Option<Attachment>,
+    pub(super) maps: Held,
+    pub(super) hook: Hook,
+    pub(super) queues: Vec<Queue>,
+}
+
+impl XdpPort {
+    /// Makes program, attachment and sockets on interface `index`.
+    pub(super) fn make(
+        &self,
+        (index, count): (u32, u32),
+        chunk: u32,
+        owned: Option<&Owned>,
+    ) -> Result<Made, PortError> {
+        let maps =
+            self.maps((index, count), owned).map_err(|e| self.explain("make the maps of its program", e))?;
+        let program = bpf::load_xdp(&self.code(maps.numbers())).map_err(|error| match error.errno {
+            Errno::PERM => self.explain("load the redirect program", Errno::PERM),
+            _ => self
+                .fail(format!("cannot load the redirect program: {error}; the program: {}", error.program)),
+        })?;
+        // While the map has no sockets, frames still go to Linux. A program that takes the place of
+        // another one's comes last: while that IOKernel runs, no other has a socket on the queues.
+        let first = self.first_hook(index)?;
+        let ((link, attachment, hook), queues) = if self.spec.share == Share::Ports {
+            let queues = self.open_all((index, count), chunk, first)?;
+            (self.attach(&program, index, first)?, queues)
+        } else {
+            let attached = self.attach(&program, index, first)?;
+            let hook = attached.2;
+            (attached, self.open_all((index, count), chunk, hook)?)
+        };
+        for (number, queue) in (0..).zip(&queues) {
+            bpf::set_socket(&maps.sockets, number, &**queue.socket())
+                .map_err(|e| self.explain("enter a socket", e))?;
+        }
+        Ok(Made { link, attachment, maps, hook, queues })
+    }
+
+    /// Returns a bound socket on each queue.
+    fn open_all(&self, (index, count): (u32, u32), chunk: u32, hook: Hook) -> Result<Vec<Queue>, PortError> {
+        (0..count).map(|number| self.open(index, number, chunk, hook)).collect()
+    }
+
+    /// Returns the maps of the program, with what belongs to Linux.
+    fn maps(&self, (index, count): (u32, u32), owned: Option<&Owned>) -> Result<Held, Errno> {
+        let sockets = bpf::socket_map(count)?;
+        let Some(owned) = owned else { return Ok(Held { sockets, settings: None, theirs: None }) };
+        let settings = Map::array(1)?;
+        settings.set(0, owned.settings())?;
+        let theirs = match self.spec.share {
+            Share::Nothing | Share::Mac => None,
+            Share::Addresses => Some(Theirs::Addresses(Arc::new(address_map()?))),
+            Share::Ports => {
+                let ports = PortMap::hash(MOST_PORTS)?;
+                // Before the program is attached: they are closed to Linux.
+                let recorded = attachment::recorded(&self.spec.interface, index);
+                for key in recorded.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))? {
+                    ports.set(key, 0)?;
+                }
+                Some(Theirs::Ports(Arc::new(ports), Arc::new(Map::recent(MOST_FRAGMENTED)?)))
+            }
+        };
+        Ok(Held { sockets, settings: Some(Arc::new(settings)), theirs })
+    }
+
+    /// Returns the hook to try first: that of an earlier IOKernel's program if ports of programs
+    /// depend on it and the options leave the choice.
+    fn first_hook(&self, index: u32) -> Result<Hook, PortError> {
+        match (self.spec.mode, self.spec.share) {
+            (XdpMode::Skb, _) => Ok(Hook::Generic),
+            (XdpMode::Auto, Share::Ports) => attachment::hook_in_use(&self.spec.interface, index)
+                .map(|hook| hook.unwrap_or(Hook::Driver))
+                .map_err(|e| self.fail(format!("cannot find the attached program (netlink): {e}"))),
+            (XdpMode::Auto | XdpMode::Native, _) => Ok(Hook::Driver),
+        }
+    }
+
+    /// Attaches the program to the first hook, or to that which the options and the driver allow;
+    /// returns what keeps it attached, and the hook.
+    fn attach(
+        &self,
+        program: &OwnedFd,
+        index: u32,
+        first: Hook,
+    ) -> Result<(OwnedFd, Option<Attachment>, Hook), PortError> {
+        let attach = |hook| match self.spec.share {
+            // What it returns beside the attachment is a copy of the program.
+            Share::Ports => Attachment::new(&self.spec.interface, index, program, hook)
+                .and_then(|attachment| Ok((program.try_clone()?, Some(attachment), hook)))
+                .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO)),
+            _ => while_busy(self.busy_tries(), || bpf::attach_xdp(program, index, hook))
+                .map(|link| (link, None, hook)),
+        };
+        let what = "attach the redirect program";
+        match attach(first) {
+            Err(error)
+                if self.spec.mode == XdpMode::Auto
+                    && first == Hook::Driver
+                    && !matches!(error, Errno::PERM | Errno::BUSY | Errno::EXIST) =>
+            {
+                let port = &self.spec.interface;
+                tracing::warn!(port, %error, "the driver runs no XDP programs: using skb mode, which is slower");
+                attach(Hook::Generic)
+            }
+            attached => attached,
+        }
+        .map_err(|error| self.explain(what, error))
+    }
+
+    /// Returns a bound socket on queue `number`.
+    fn open(&self, index: u32, number: u32, chunk: u32, hook: Hook) -> Result<Queue, PortError> {
+        let queue = Queue::open(chunk).map_err(|error| match error {
+            OpenError::Socket(e) => self.explain("make an AF_XDP socket", e),
+            OpenError::Register(e) => self.explain("register frame memory", e),
+            OpenError::Rings(e) => self.explain("set up rings", e),
+            OpenError::Memory(e) => self.fail(e.to_string()),
+        })?;
+        let bind = |how| {
+            while_busy(self.busy_tries(), || queue.bind(index, number, how | libc::XDP_USE_NEED_WAKEUP))
+        };
+        let what = format!("bind to queue {number}");
+        let refused = |what: &str, error| match error {
+            Errno::BUSY => self.fail(format!(
+                "cannot {what}: another process has an AF_XDP socket there; \
+                 if that is an IOKernel, end it, or start this one with --takeover"
+            )),
+            error => self.explain(what, error),
+        };
+        let zero_copy = self.spec.zero_copy;
+        if zero_copy == ZeroCopy::Required || (zero_copy == ZeroCopy::Auto && hook == Hook::Driver) {
+            match bind(libc::XDP_ZEROCOPY) {
+                Ok(()) => return Ok(queue),
+                Err(error) if zero_copy == ZeroCopy::Required => {
+                    return Err(refused(&format!("{what} without copying"), error));
+                }
+                Err(error @ (Errno::PERM | Errno::BUSY | Errno::NODEV)) => return Err(refused(&what, error)),
+                // The driver does not support zero copy: copy.
+                Err(_) => {}
+            }
+        }
+        bind(libc::XDP_COPY).map_err(|error| refused(&what, error))?;
+        Ok(queue)
+    }
+
+    /// Returns the redirect program for these maps.
+    pub(super) fn code(&self, maps: Maps) -> Vec<u64> {
+        match self.spec.share {
+            Share::Nothing => program::redirect_all(maps.sockets, KERNEL),
+            Share::Mac => program::redirect_foreign(maps, KERNEL),
+            Share::Addresses => program::redirect_addresses(maps, KERNEL),
+            Share::Ports => redirect_ports(maps, &self.spec.outgoing.range, KERNEL),
+        }
+    }
+
+    /// Returns what belongs to Linux on the interface; `None` if nothing does.
+    pub(super) fn owned(&self, interface: &Interface, prefix_len: u8) -> Result<Option<Owned>, PortError> {
+        if self.spec.share == Share::Nothing {
+            return Ok(None);
+        }
+        let (mac, ip) = (self.own_mac(interface)?, interface.ip());
+        // Only used to tell ARP apart that is for programs with MAC addresses of their own.
+        let network = self.spec.gateway.unwrap_or(Ipv4Addr::UNSPECIFIED);
+        let ip6 = match self.spec.share {
+            Share::Ports => {
+                let index = interface.index().map_err(|e| self.explain("find the interface", e))?;
+                let found = Linux::new().and_then(|mut linux| linux.global6(index));
+                found.map_err(|e| self.fail(format!("cannot read Linux's addresses (netlink): {e}")))?
+            }
+            _ => None,
+        };
+        Ok(Some(Owned { mac, ip, ip6, network, prefix_len }))
+    }
+
+    /// Checks that programs can share the interface's own addresses by ports.
+    pub(super) fn check_ports(&self, owned: &Owned) -> Result<(), PortError> {
+        let name = &self.spec.interface;
+        let Some(ip) = owned.ip else {
+            return Err(self.fail(format!(
+                "it has no IPv4 address that programs could share; `ip addr add ADDRESS dev {name}`"
+            )));
+        };
+        let mask = u32::MAX.checked_shl(32 - u32::from(owned.prefix_len)).unwrap_or(0);
+        if (ip.to_bits() ^ owned.network.to_bits()) & mask == 0 {
+            return Err(self.fail(format!(
+                "its address {ip} is in the network of the programs, which has to be another one with share=ports: set network and gateway="
+            )));
+        }
+        // Any program of Linux may ask for a port of the range while the interface is away, and is
+        // not to keep it from programs.
+        if self.resumes {
+            return Ok(());
+        }
+        let range = &self.spec.outgoing.range;
+        let users: Vec<String> =
+            ["tcp", "udp"].iter().flat_map(|transport| port_users(transport, range)).collect();
+        if let Some(first) = users.first() {
+            let more = match users.len() {
+                1 => String::new(),
+                many => format!(", and {} more", many - 1),
+            };
+            if ReservedPorts::covers(range).unwrap_or(false) {
+                tracing::warn!(
+                    port = name,
+                    "Linux has {first}{more}, in the reserved range of programs' ports: what comes there on {name} is not Linux's"
+                );
+                return Ok(());
+            }
+            return Err(self.fail(format!(
+                "Linux uses ports of the range {}-{}: {first}{more}; end these, or choose another range=",
+                range.start(),
+                range.end()
+            )));
+        }
+        Ok(())
+    }
+
+    /// Returns in words how programs behind the interface's own MAC address reach other networks.
+    pub(super) fn way(&self, index: u32) -> Result<String, PortError> {
+        let Some(gateway) = self.spec.gateway else {
+            return Ok("without gateway=IP and other networks".to_owned());
+        };
+        let routes = Linux::new().and_then(|mut linux| linux.routes(index));
+        let routes = routes.map_err(|e| self.fail(format!("cannot read Linux's routes (netlink): {e}")))?;
+        let default = routes.iter().find(|route| route.prefix_len == 0 && route.network.is_ipv4());
+        Ok(match default {
+            Some(route) => format!("other networks by Linux's router {}", route.via),
+            None => format!("other networks by {gateway}, since Linux has no default route there"),
+        })
+    }
+
+    /// Attempts to bind or attach to what is busy.
+    fn busy_tries(&self) -> u32 {
+        if self.resumes { 1 } else { BUSY_TRIES }
+    }
+
+    /// Returns in words which of Linux's routing rules programs behind its MAC address do not
+    /// follow; `None` if they follow all, reach no other network, or Linux does not answer.
+    pub(super) fn rules(&self) -> Option<String> {
+        if matches!(self.spec.share, Share::Nothing | Share::Mac) || self.spec.gateway.is_none() {
+            return None;
+        }
+        Linux::new().and_then(|mut linux| linux.other_rules()).ok().flatten()
+    }
+
+    pub(super) fn own_mac(&self, interface: &Interface) -> Result<MacAddr, PortError> {
+        interface.mac().map_err(|e| self.explain("read its MAC address", e))
+    }
+
+    /// Checks the interface; returns its index and the number of queues to use.
+    pub(super) fn examine(&self, interface: &Interface, mtu: u16) -> Result<(u32, u32), PortError> {
+        let name = &self.spec.interface;
+        let index = interface.index().map_err(|e| self.explain("find the interface", e))?;
+        if !interface.is_up() {
+            return Err(self.fail(format!("the interface is down; `ip link set {name} up`")));
+        }
+        let carries = interface.mtu().map_err(|e| self.explain("read its MTU", e))?;
+        if u32::from(mtu) > carries {
+            return Err(self.fail(format!(
+                "its MTU is {carries}, the IOKernel's {mtu}; `ip link set {name} mtu {mtu}`, or set mtu = {carries}"
+            )));
+        }
+        if mtu > MAX_MTU {
+            return Err(
+                self.fail(format!("AF_XDP carries IP packets up to {MAX_MTU} bytes; set mtu = {MAX_MTU}"))
+            );
+        }
+        let there = interface.receive_queues();
+        let queues = self.spec.queues.unwrap_or(there).min(MAX_QUEUES);
+        if self.spec.share == Share::Ports && there > MAX_QUEUES {
+            return Err(self.fail(format!(
+                "it has {there} receive queues, and share=ports needs a socket on each, {MAX_QUEUES} at most; \
+                 `ethtool -L {name} combined {MAX_QUEUES}`"
+            )));
+        }
+        if queues > there {
+            return Err(self.fail(format!("it has {there} receive queues, not {queues}")));
+        }
+        Ok((index, queues))
+    }
+}
+
+/// Makes `attempt` until it returns something else than EBUSY, `tries` times at most.
+fn while_busy<T>(tries: u32, mut attempt: impl FnMut() -> Result<T, Errno>) -> Result<T, Errno> {
+    for _ in 1..tries {
+        match attempt() {
+            Err(Errno::BUSY) => std::thread::sleep(BUSY_PAUSE),
+            other => return other,
+        }
+    }
+    attempt()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_kernel_is_asked_again_but_not_for_ever() {
+        let mut tries = 0;
+        let result = while_busy(BUSY_TRIES, || {
+            tries += 1;
+            if tries < 3 { Err(Errno::BUSY) } else { Ok(tries) }
+        });
+        assert_eq!(result, Ok(3));
+        let mut tries = 0;
+        assert_eq!(
+            while_busy(BUSY_TRIES, || -> Result<(), _> {
+                tries += 1;
+                Err(Errno::BUSY)
+            }),
+            Err(Errno::BUSY)
+        );
+        assert_eq!(tries, BUSY_TRIES);
+        assert_eq!(while_busy(BUSY_TRIES, || Err::<(), _>(Errno::PERM)), Err(Errno::PERM));
+    }
+}

@@ -1,0 +1,445 @@
+//! Follows what changes while a port shares its interface with Linux: the interface's own
+//! addresses and MTU, the addresses of programs, routes and the stations of next hops.
+//!
+//! Owns the maps that the redirect program reads, and the view that the translation uses
+//! ([`addresses`](super::addresses)). Runs on the control thread: at once when a program registers
+//! or Linux has changed something, and else once a second. The polling thread only reads.
+//!
+//! # The set of addresses
+//! A program's addresses are redirected from its registration on, and for [`KEPT`] after its end,
+//! in which the switch answers for it: a peer then does not wait for a program that is gone. After
+//! that they are Linux's, which drops frames for them. Addresses that Linux itself has are never
+//! redirected, also if it got them later than a program.
+//!
+//! # Next hops
+//! Those of Linux's routes through the interface to routers; the gateway's own address is the next
+//! hop of a family without a default route there. As Linux has no entry for a router that it does
+//! not use, and does not check one, each is used once a second in the same way as by a packet. A
+//! station that is not known any more, as while a router restarts, stays the last known one.
+//!
+//! # Crash and lie
+//!
+//! | step | lie or failure | consequence |
+//! |---|---|---|
+//! | the IOKernel is killed | - | map and program end with its descriptors, and Linux drops what comes for programs, since it does not have their addresses; their connections go on with the next IOKernel |
+//! | an IOKernel takes over | - | it goes on with the maps; addresses in them are kept as those of programs that have ended, until these come back |
+//! | a router's station | a host of the wire answers ARP for it | Linux is deceived as without Tailwater; a permanent entry prevents it |
+//! | programs that end fill the map | one user starts and ends many | of ended programs the latest [`MOST_ENDED`] addresses are kept; those of registered ones are entered first |
+//! | more addresses than the map holds | - | the rest stays Linux's; a line in the log |
+//! | Linux answers no question | - | what was known stays in effect; a line in the log, once |
+
+use rustix::io::Errno;
+use std::collections::{HashMap, HashSet};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tailwater_bpf::sys::map::Map;
+
+use super::addresses::{Gateway, View};
+use super::latest::Latest;
+use super::linux::{Linux, Route};
+use super::ports::holders::Absence;
+use super::ports::steering::Steering;
+use super::program::{self, Owned, Settings};
+use crate::frame::MacAddr;
+use crate::sys::interface::Interface;
+use crate::{KEPT_S, MOST_KEPT};
+
+/// Time between two looks without news.
+const PAUSE: Duration = Duration::from_secs(1);
+/// Shortest time between two looks.
+const LEAST_PAUSE: Duration = Duration::from_millis(50);
+/// For how long addresses of a program that has ended are redirected: as long as the switch answers
+/// for them.
+const KEPT: Duration = Duration::from_secs(KEPT_S);
+/// Maximum number of addresses: three of each program, and of each whose end is still answered for.
+const MOST_ADDRESSES: u32 = 8_192;
+/// Maximum number of addresses of programs that have ended: three of each that is answered for.
+const MOST_ENDED: usize = 3 * MOST_KEPT;
+/// Maximum number of routes that are followed, the longest prefixes first; the default routes count
+/// beside them.
+const MOST_ROUTES: usize = 64;
+
+/// Addresses of the programs, as the redirect program finds them.
+pub(super) type Addresses = Map<[u64; 2], u32>;
+
+/// Returns the IPv4 addresses among these.
+pub(super) fn ip4s(ips: impl IntoIterator<Item = IpAddr>) -> HashSet<Ipv4Addr> {
+    let ip4s = ips.into_iter().filter_map(|ip| match ip {
+        IpAddr::V4(ip) => Some(ip),
+        IpAddr::V6(_) => None,
+    });
+    ip4s.collect()
+}
+
+/// Returns an empty map of addresses.
+pub(super) fn address_map() -> Result<Addresses, Errno> {
+    Map::hash(MOST_ADDRESSES)
+}
+
+/// Addresses of programs, and until when for one that has ended.
+pub(super) type KnownPrograms = HashMap<IpAddr, Option<Instant>>;
+
+/// See the module documentation.
+#[derive(Debug)]
+pub(crate) struct Sharing {
+    port: String,
+    interface: Interface,
+    index: u32,
+    settings: Arc<Map<u32, Settings>>,
+    /// What the settings say.
+    owned: Owned,
+    /// Longest packet of a program, and of the interface.
+    mtu: u16,
+    carries: u32,
+    programs: Option<Programs>,
+    /// If programs share these addresses, too.
+    steering: Option<Box<Steering>>,
+    /// A failure was logged.
+    failed: bool,
+    next: Option<Instant>,
+    looked: Option<Instant>,
+}
+
+/// What is followed beside the interface's own addresses.
+pub(super) enum Followed {
+    Itself,
+    /// Programs with IP addresses of their own behind its MAC address.
+    Addresses(Arc<Addresses>, Option<Gateway>, Arc<Latest<View>>),
+    /// Programs that share its IP addresses.
+    Ports(Box<Steering>),
+}
+
+/// What is followed beside the interface's own addresses if programs are behind its MAC address.
+#[derive(Debug)]
+struct Programs {
+    map: Arc<Addresses>,
+    theirs: KnownPrograms,
+    /// Those that the map has.
+    entered: HashSet<IpAddr>,
+    /// Addresses that Linux has.
+    hosts: HashSet<IpAddr>,
+    /// Next hops that were known, and where.
+    stations: HashMap<IpAddr, MacAddr>,
+    gateway: Option<Gateway>,
+    linux: Linux,
+    latest: Arc<Latest<View>>,
+    view: View,
+    /// It was logged that the map is full.
+    full: bool,
+    /// No program may have these: Linux's addresses and next hops.
+    taken: HashSet<IpAddr>,
+    taken_changed: bool,
+}
+
+impl Sharing {
+    /// Returns one for an interface that is attached, and looks for the first time.
+    ///
+    /// # Errors
+    /// If Linux does not answer, or a map cannot be written.
+    pub(super) fn new(
+        port: &str,
+        index: u32,
+        (settings, owned): (Arc<Map<u32, Settings>>, Owned),
+        mtu: u16,
+        followed: Followed,
+    ) -> io::Result<Self> {
+        let (programs, steering) = match followed {
+            Followed::Itself => (None, None),
+            Followed::Addresses(map, gateway, latest) => (Some(Programs::new(map, gateway, latest)?), None),
+            Followed::Ports(steering) => (None, Some(steering)),
+        };
+        let interface = Interface::new(port)?;
+        let mut this = Self {
+            port: port.to_owned(),
+            carries: interface.mtu()?,
+            interface,
+            index,
+            settings,
+            owned,
+            mtu,
+            programs,
+            steering,
+            failed: false,
+            next: None,
+            looked: None,
+        };
+        this.settings.set(0, this.owned.settings())?;
+        let now = Instant::now();
+        this.look(now)?;
+        this.use_hops();
+        this.looked = Some(now);
+        Ok(this)
+    }
+
+    /// Reads what Linux has for programs, and puts changes into effect.
+    fn look(&mut self, now: Instant) -> io::Result<()> {
+        if let Some(programs) = &mut self.programs {
+            programs.look(&self.port, self.index, self.owned.mac, now)?;
+        }
+        let Owned { mac, ip, ip6, .. } = self.owned;
+        self.steering.as_mut().map_or(Ok(()), |steering| steering.look((mac, ip, ip6), now))
+    }
+
+    /// Makes Linux find and check the stations of next hops.
+    fn use_hops(&mut self) {
+        if let Some(programs) = &mut self.programs {
+            programs.use_hops(self.index);
+        }
+        if let Some(steering) = &mut self.steering {
+            steering.use_hops();
+        }
+    }
+
+    /// Returns who has which port, if programs share the interface's own addresses.
+    pub(super) fn steering(&mut self) -> Option<&mut Steering> {
+        self.steering.as_deref_mut()
+    }
+
+    /// Enters the addresses of the programs that are registered, and keeps those of others for a
+    /// time.
+    pub(crate) fn set_programs(&mut self, programs: impl IntoIterator<Item = IpAddr>) {
+        let port = &self.port;
+        if let Some(own) = &mut self.programs {
+            own.set(programs, Instant::now());
+            own.enter(port);
+        } else if let Some(steering) = &mut self.steering {
+            steering.set_programs(&ip4s(programs));
+        }
+    }
+
+    /// Returns the interface's own MAC address.
+    pub(super) fn mac(&self) -> MacAddr {
+        self.owned.mac
+    }
+
+    /// Returns the addresses of the programs and, if they share the interface's, what they have,
+    /// for the next attachment.
+    pub(super) fn into_programs(mut self) -> (KnownPrograms, Option<Absence>) {
+        let absence = self.steering.as_mut().map(|steering| {
+            // Where it cannot be taken away, as from an interface in another network namespace, it
+            // passes all frames to Linux.
+            let nothing = Owned { mac: MacAddr::default(), ip: None, ip6: None, ..self.owned };
+            let _ = self.settings.set(0, nothing.settings());
+            steering.detach()
+        });
+        (self.programs.map(|programs| programs.theirs).unwrap_or_default(), absence)
+    }
+
+    /// Goes on with addresses of an earlier attachment: its programs that have ended are answered
+    /// for still.
+    pub(super) fn resume(&mut self, (before, absence): (KnownPrograms, Option<Absence>)) {
+        if let Some((steering, absence)) = self.steering.as_mut().zip(absence) {
+            steering.resume(absence);
+        }
+        if let Some(programs) = &mut self.programs {
+            programs.theirs.extend(before);
+        }
+    }
+
+    /// Looks at what Linux has, if it is time or something has changed.
+    pub(crate) fn follow(&mut self, now: Instant) {
+        let early = self.looked.is_some_and(|at| now.saturating_duration_since(at) < LEAST_PAUSE);
+        let due = self.next.is_none_or(|next| now >= next);
+        let news = || {
+            self.programs.as_ref().is_some_and(|programs| programs.linux.has_news())
+                || self.steering.as_ref().is_some_and(|steering| steering.has_news())
+        };
+        if early || !(due || news()) {
+            return;
+        }
+        self.looked = Some(now);
+        if due {
+            self.next = Some(now + PAUSE);
+        }
+        self.follow_own();
+        if due {
+            self.use_hops();
+        }
+        match self.look(now) {
+            Ok(()) => self.failed = false,
+            Err(error) if !core::mem::replace(&mut self.failed, true) => {
+                tracing::warn!(port = self.port, %error, "cannot read Linux's addresses and routes; the last known ones stay in effect");
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Follows the interface's own addresses and its MTU.
+    fn follow_own(&mut self) {
+        let (port, mtu) = (&self.port, self.mtu);
+        let (carries, mac, ip) = (self.interface.mtu(), self.interface.mac(), self.interface.ip());
+        // They are read by name, which another interface may have taken.
+        if self.interface.index() != Ok(self.index) {
+            return;
+        }
+        if let Ok(carries) = carries
+            && core::mem::replace(&mut self.carries, carries) != carries
+            && carries < mtu.into()
+        {
+            tracing::warn!(
+                port,
+                carries,
+                "packets of programs have up to {mtu} bytes, and the interface drops longer ones than it carries; `ip link set {port} mtu {mtu}`"
+            );
+        }
+        let Ok(mac) = mac else { return };
+        let ip6 = self.steering.as_mut().and_then(|steering| steering.own_ip6());
+        let owned = Owned { mac, ip, ip6, ..self.owned };
+        if owned == self.owned || self.settings.set(0, owned.settings()).is_err() {
+            return;
+        }
+        let ip = owned.ip.map_or_else(|| "none".to_owned(), |ip| ip.to_string());
+        tracing::info!(port = self.port, %mac, ip, "the interface has other addresses");
+        self.owned = owned;
+    }
+
+    /// Returns the addresses that no program may have, if they have changed since the last call.
+    pub(crate) fn take_taken(&mut self) -> Option<HashSet<IpAddr>> {
+        if let Some(steering) = &mut self.steering {
+            return steering.take_taken();
+        }
+        let programs = self.programs.as_mut()?;
+        core::mem::take(&mut programs.taken_changed).then(|| programs.taken.clone())
+    }
+}
+
+impl Programs {
+    fn new(map: Arc<Addresses>, gateway: Option<Gateway>, latest: Arc<Latest<View>>) -> io::Result<Self> {
+        // Those of an IOKernel that ran before.
+        let before = map.entries(MOST_ADDRESSES as usize)?;
+        let entered: HashSet<IpAddr> = before.into_iter().map(|(key, _)| program::address(key)).collect();
+        let until = Instant::now() + KEPT;
+        Ok(Self {
+            map,
+            theirs: entered.iter().map(|&ip| (ip, Some(until))).collect(),
+            entered,
+            hosts: HashSet::new(),
+            stations: HashMap::new(),
+            gateway,
+            linux: Linux::new()?,
+            latest,
+            view: View::default(),
+            full: false,
+            taken: HashSet::new(),
+            // What an earlier attachment has told is out of date, also if there is nothing now.
+            taken_changed: true,
+        })
+    }
+
+    fn set(&mut self, programs: impl IntoIterator<Item = IpAddr>, now: Instant) {
+        let registered: HashSet<IpAddr> = programs.into_iter().collect();
+        for (ip, until) in &mut self.theirs {
+            if until.is_none() && !registered.contains(ip) {
+                *until = Some(now + KEPT);
+            }
+        }
+        self.theirs.extend(registered.into_iter().map(|ip| (ip, None)));
+        self.forget_earliest();
+    }
+
+    /// Keeps to the maximum of addresses of ended programs.
+    fn forget_earliest(&mut self) {
+        let ended = self.theirs.iter().filter_map(|(&ip, &until)| Some((until?, ip)));
+        let mut ended: Vec<(Instant, IpAddr)> = ended.collect();
+        let excess = ended.len().saturating_sub(MOST_ENDED);
+        if excess > 0 {
+            ended.select_nth_unstable(excess - 1);
+            ended[..excess].iter().for_each(|(_, ip)| _ = self.theirs.remove(ip));
+        }
+    }
+
+    /// Makes the map have the addresses of programs that are not Linux's.
+    fn enter(&mut self, port: &str) {
+        let wanted = |ip: &IpAddr| self.theirs.contains_key(ip) && !self.hosts.contains(ip);
+        let gone: Vec<IpAddr> = self.entered.iter().copied().filter(|ip| !wanted(ip)).collect();
+        let mut new: Vec<IpAddr> =
+            self.theirs.keys().copied().filter(|ip| wanted(ip) && !self.entered.contains(ip)).collect();
+        for ip in gone {
+            if self.map.remove(program::key(ip)).is_ok() {
+                self.entered.remove(&ip);
+            }
+        }
+        // Those of registered programs first: false is before true.
+        new.sort_by_key(|ip| self.theirs[ip].is_some());
+        let mut full = false;
+        for ip in new {
+            match self.map.set(program::key(ip), 0) {
+                Ok(()) => _ = self.entered.insert(ip),
+                // It is tried again at each look.
+                Err(error) => {
+                    if !full && !self.full {
+                        tracing::error!(port, %ip, %error, "frames for this and other addresses of programs go to Linux: the map takes no more");
+                    }
+                    full = true;
+                }
+            }
+        }
+        self.full = full;
+    }
+
+    /// Reads what Linux has, and puts changes into effect.
+    fn look(&mut self, port: &str, index: u32, own: MacAddr, now: Instant) -> io::Result<()> {
+        let hosts = self.linux.addresses()?;
+        let routes = match self.gateway {
+            Some(gateway) => followed(gateway, self.linux.routes(index)?),
+            None => Vec::new(),
+        };
+        for via in routes.iter().map(|route| route.via).collect::<HashSet<IpAddr>>() {
+            if let Some(known) = self.linux.neighbour(index, via)?
+                && self.stations.insert(via, known.mac) != Some(known.mac)
+            {
+                tracing::info!(port, next_hop = %via, mac = %known.mac, "frames of programs to their gateway go there");
+            }
+        }
+        for ip in hosts.iter().filter(|ip| self.theirs.get(ip) == Some(&None) && !self.hosts.contains(ip)) {
+            tracing::error!(port, %ip, "Linux has the address of a program, and gets its frames from now on; remove one of them");
+        }
+        let taken: HashSet<IpAddr> =
+            hosts.iter().copied().chain(routes.iter().map(|route| route.via)).collect();
+        self.taken_changed |= taken != self.taken;
+        (self.taken, self.hosts) = (taken, hosts);
+        self.theirs.retain(|_, until| until.is_none_or(|until| now < until));
+        self.enter(port);
+        let station = |via: &IpAddr| self.stations.get(via).copied();
+        let networks = routes.iter().map(|r| (r.network, r.prefix_len, station(&r.via)));
+        // A next hop is reached by its own station, whichever route has its address.
+        let hops = routes.iter().map(|r| (r.via, if r.via.is_ipv4() { 32 } else { 128 }, station(&r.via)));
+        let view = View::new(own, networks.chain(hops));
+        if view != self.view {
+            self.view = view.clone();
+            self.latest.set(view);
+        }
+        Ok(())
+    }
+
+    /// Makes Linux find and check the stations of next hops.
+    fn use_hops(&mut self, index: u32) {
+        let hops: Vec<IpAddr> = self.taken.iter().copied().filter(|ip| !self.hosts.contains(ip)).collect();
+        hops.into_iter().for_each(|ip| self.linux.use_unless_permanent(index, ip));
+    }
+}
+
+/// Returns the routes that are followed, the best one of each network first, and with one to the
+/// gateway itself for a family without a default route.
+fn followed(gateway: Gateway, mut routes: Vec<Route>) -> Vec<Route> {
+    routes.sort_by_key(|route| (core::cmp::Reverse(route.prefix_len), route.priority));
+    let (default, mut followed): (Vec<Route>, Vec<Route>) =
+        routes.into_iter().partition(|route| route.prefix_len == 0);
+    followed.truncate(MOST_ROUTES);
+    let itself: [(IpAddr, Option<IpAddr>); 2] = [
+        (Ipv4Addr::UNSPECIFIED.into(), Some(gateway.ip.into())),
+        (Ipv6Addr::UNSPECIFIED.into(), gateway.ip6.map(IpAddr::V6)),
+    ];
+    for (network, via) in itself {
+        match via.filter(|_| !default.iter().any(|route| route.network == network)) {
+            Some(via) => followed.push(Route { network, prefix_len: 0, priority: u32::MAX, via }),
+            None => followed.extend(default.iter().filter(|route| route.network == network)),
+        }
+    }
+    followed
+}
+
+#[cfg(test)]
+mod tests;
