@@ -266,7 +266,10 @@ impl Running {
         // without the priority; its kthreads raise themselves in any case.
         let spec =
             Spec { app: program.app, arguments, settings, raise: true, log: log.clone(), ..Spec::default() };
-        let service = Service::start(&spec, &testbed.interrupt)?;
+        let service = match program.tells_address {
+            true => Service::start(&spec, &testbed.interrupt)?,
+            false => Service::start_at(&spec, SocketAddr::from((SERVICE_IP, SERVICE_PORT)))?,
+        };
         let mut service = service.with_folder(folder).with_backups(backups);
         if let Some((backups, log)) = program.backups.as_ref().zip(log.as_ref()) {
             backups.wait(&mut service, log, &testbed.interrupt)?;

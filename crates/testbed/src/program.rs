@@ -27,6 +27,10 @@ pub const FOLDER: &str = "{folder}";
 /// Memory of a store in mebibytes.
 const STORE_MIB: &str = "256";
 
+/// Words of memcached on either host. Without `-u` it does not start as root; another user might
+/// not be allowed to read its files.
+const MEMCACHED: [&str; 6] = ["-p", PORT, "-m", STORE_MIB, "-u", "root"];
+
 /// Where a program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Host {
@@ -58,6 +62,8 @@ pub struct Program {
     pub files: Vec<File>,
     /// The protocol of its requests.
     pub protocol: Arc<dyn Protocol>,
+    /// Whether it prints the address at which it listens, as this project's programs do.
+    pub tells_address: bool,
     /// What carries requests and answers.
     pub medium: Medium,
     /// Whether a batch job runs on the same cores.
@@ -82,8 +88,8 @@ impl Program {
     pub fn new(host: Host, app: &'static str, words: &[&str], protocol: Arc<dyn Protocol>) -> Self {
         let arguments = words.iter().map(|&word| word.to_owned()).collect();
         let (files, medium) = (Vec::new(), Medium::Datagram);
-        let (batch, estimates, backups) = (true, false, None);
-        Self { host, app, arguments, files, protocol, medium, batch, estimates, backups }
+        let (tells_address, batch, estimates, backups) = (true, true, false, None);
+        Self { host, app, arguments, files, protocol, tells_address, medium, batch, estimates, backups }
     }
 
     /// Returns the spin server on Tailwater.
@@ -131,13 +137,18 @@ impl Program {
 
     /// memcached; `None` where it is not installed.
     pub fn memcached(threads: usize, protocol: Arc<dyn Protocol>) -> Option<Self> {
-        let path = find("memcached")?;
-        let threads = threads.to_string();
-        // Without `-u` it does not start as root; another user might not be allowed to read its
-        // files.
-        let words =
-            ["-l", "127.0.0.1", "-p", PORT, "-U", PORT, "-m", STORE_MIB, "-t", &threads, "-u", "root"];
-        Some(Self::foreign(&path, &words, protocol))
+        let words = [&["-l", "127.0.0.1", "-U", PORT][..], &MEMCACHED].concat();
+        Some(Self::foreign(&find("memcached")?, &words, protocol).with_threads(threads))
+    }
+
+    /// The same memcached, as it is, on Tailwater's threads and network; `None` where it is not
+    /// installed, or this project's `tailwater` is not built.
+    pub fn memcached_as_it_is(threads: usize, protocol: Arc<dyn Protocol>) -> Option<Self> {
+        let (own, path) = (find_own("tailwater")?.display().to_string(), find("memcached")?);
+        let start = [&own, "run", "--posix", "--", path.to_str()?, "-l", "0.0.0.0", "-U", "0"];
+        let words = [&start[..], &MEMCACHED].concat();
+        let program = Self::new(Host::Tailwater, "exec", &words, protocol).with_threads(threads);
+        Some(Self { tells_address: false, ..program }.over(Medium::Stream))
     }
 
     /// Returns the RocksDB service on Tailwater, with `keys` values of so many bytes each, and its
@@ -155,7 +166,13 @@ impl Program {
     pub fn foreign(path: &std::path::Path, words: &[&str], protocol: Arc<dyn Protocol>) -> Self {
         let path = path.display().to_string();
         let words: Vec<&str> = [path.as_str()].into_iter().chain(words.iter().copied()).collect();
-        Self::new(Host::Linux, "exec", &words, protocol)
+        Self { tells_address: false, ..Self::new(Host::Linux, "exec", &words, protocol) }
+    }
+
+    /// Returns the same program with the number of its threads as the last word.
+    fn with_threads(mut self, threads: usize) -> Self {
+        self.arguments.extend(["-t".to_owned(), threads.to_string()]);
+        self
     }
 
     /// Returns the same program over [`CONNECTIONS`](super::port::CONNECTIONS) or over datagrams.

@@ -27,15 +27,15 @@ pub fn claims(
     unit: &str,
 ) -> [Claim; 2] {
     let paper = format!(
-        "(this project's aim) the batch job gets no less than beside {} at equal load ({panel})",
-        pair[1]
+        "(this project's aim) beside {} the batch job gets no less than beside {} at equal load ({panel})",
+        pair[0], pair[1]
     );
     [times(contest, panel, pair, generators_most, unit), batch::no_less(contest, pair, unit, &paper)]
 }
 
 fn times(contest: &Contest, panel: &str, [own, rival]: [&str; 2], generators_most: f64, unit: &str) -> Claim {
     let paper = format!(
-        "(this project's aim) {AIM} times the load of {rival} with a p99.9 of at most {LIMIT_US} us, both beside a batch job ({panel})"
+        "(this project's aim) {own} carries {AIM} times the load of {rival} with a p99.9 of at most {LIMIT_US} us, both beside a batch job ({panel})"
     );
     if contest.curve(panel, rival).is_empty() {
         return Claim::not_comparable(&paper, format!("{rival} was not measured"));

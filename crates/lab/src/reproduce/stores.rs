@@ -11,6 +11,8 @@ use tailwater_testbed::program::Program;
 /// The name of this project's curve.
 pub const TAILWATER: &str = "Tailwater, kv";
 pub const MEMCACHED: &str = "Linux, memcached";
+/// The name of the curve of the same memcached on Tailwater.
+pub const MEMCACHED_AS_IT_IS: &str = "Tailwater, memcached";
 /// The unit of the loads.
 pub const UNIT: &str = "thousand requests/s";
 /// Maximum number of requests of the generator on kernel sockets, in this unit.

@@ -11,7 +11,9 @@ use super::super::arbiter::{self, ARBITER};
 use super::super::batch;
 use super::super::contest::{self, Contest, Point, program_cases};
 use super::super::figure::{Claim, Context, Figure, Outcome, Spread, number};
-use super::super::stores::{MAX_GENERATOR_RATE, MEDIUM, MEMCACHED, TAILWATER, UNIT, conditions, requests};
+use super::super::stores::{
+    MAX_GENERATOR_RATE, MEDIUM, MEMCACHED, MEMCACHED_AS_IT_IS, TAILWATER, UNIT, conditions, requests,
+};
 use tailwater_testbed::program::Program;
 
 const USR: &str = "USR";
@@ -38,7 +40,7 @@ pub fn run(figure: &Figure, context: &Context) -> anyhow::Result<Outcome> {
     } else {
         &[5.0, 10.0, 25.0, 50.0, 100.0, 150.0, 200.0, 300.0, 400.0, 500.0, 600.0, 800.0]
     };
-    let pace = context.pace(loads.len() * 5, ROUNDS);
+    let pace = context.pace(loads.len() * 6, ROUNDS);
     let programs = programs(rig.testbed.cores.managed.len());
     let mut cases = program_cases(USR, &programs, &pace, loads)?;
     let quick = context.options.quick;
@@ -60,6 +62,9 @@ fn programs(threads: usize) -> Vec<(&'static str, Program)> {
         (ARBITER, Program::kv(threads, usr()).estimating()),
         (KV_ON_LINUX, Program::kv_on_linux(threads, usr())),
     ];
+    programs.extend(
+        Program::memcached_as_it_is(threads, usr()).map(|program| (MEMCACHED_AS_IT_IS, program)),
+    );
     if let Some(program) = Program::memcached(threads, usr()) {
         programs.extend([(MEMCACHED, program.clone()), (MEMCACHED_ALONE, program.alone())]);
     }
@@ -75,7 +80,9 @@ fn claims(contest: &Contest, cores: usize) -> Vec<Claim> {
         let batch = batch::more(contest, [TAILWATER, MEMCACHED], LOWEST, UNIT, BATCH);
         claims.extend([more(contest), tail(contest), batch]);
     }
-    claims.extend(aims::claims(contest, USR, [TAILWATER, MEMCACHED], MAX_GENERATOR_RATE, UNIT));
+    for own in [TAILWATER, MEMCACHED_AS_IT_IS] {
+        claims.extend(aims::claims(contest, USR, [own, MEMCACHED], MAX_GENERATOR_RATE, UNIT));
+    }
     claims
 }
 
@@ -190,9 +197,9 @@ mod tests {
             }
             point
         };
-        // The last two are tested in `aims`.
+        // The last four are tested in `aims`.
         let mut claims = claims(&contest(rows.iter().map(make).collect()), 1);
-        let aims = claims.split_off(claims.len() - 2);
+        let aims = claims.split_off(claims.len() - 4);
         assert!(aims.iter().all(|claim| claim.paper.contains("this project's aim")));
         claims.iter().map(|claim| claim.verdict).collect()
     }
