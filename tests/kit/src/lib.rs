@@ -1,7 +1,7 @@
 //! What tests of several crates share: bounded waiting, child processes, tests in a process of
 //! their own, names, addresses and folders that no other test uses, network namespaces, storms of
-//! preempt signals, frames, comparisons of speed, CPU quotas, clients of the key-value store, programs that
-//! give up on a busy machine.
+//! preempt signals, frames, comparisons of speed, CPU quotas, clients of the key-value store,
+//! programs that give up on a busy machine.
 //!
 //! Every wait has a bound, which grows with what else the machine runs, and ends with a message
 //! about what did not happen. No assertion is about a duration. Depends on no other crate of the
