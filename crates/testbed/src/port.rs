@@ -157,21 +157,22 @@ fn wait_started(handle: &StationHandle, testbed: &Testbed) -> anyhow::Result<Ins
 }
 
 fn open(handle: &TcpHandle, server: SocketAddrV4) -> anyhow::Result<()> {
-    let connections = CONNECTIONS.count;
     let until = Instant::now() + START_TIMEOUT;
-    loop {
+    let open = |connections| -> anyhow::Result<u64> {
         let wait = until.saturating_duration_since(Instant::now());
-        let opened = handle.run(opening(server, connections, wait), 2 * START_TIMEOUT)?.completed;
-        if opened == u64::from(connections) {
-            return Ok(());
-        }
-        // A program has its address a moment before it listens, and refuses connections until then.
-        anyhow::ensure!(
-            Instant::now() < until,
-            "{opened} of {connections} connections to {server} were established"
-        );
+        Ok(handle.run(opening(server, connections, wait), 2 * START_TIMEOUT)?.completed)
+    };
+    // A program has its address a moment before it listens, and refuses connections until then.
+    while open(1)? == 0 {
+        anyhow::ensure!(Instant::now() < until, "{server} takes no connections");
         std::thread::sleep(TURN);
     }
+    let (opened, connections) = (open(CONNECTIONS.count)?, CONNECTIONS.count);
+    anyhow::ensure!(
+        opened == u64::from(connections),
+        "{opened} of {connections} connections to {server} were established"
+    );
+    Ok(())
 }
 
 /// Returns the order to open connections whose requests leave at once, as over kernel sockets with
