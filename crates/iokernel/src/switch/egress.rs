@@ -1,7 +1,7 @@
 //! Frames out of egress rings, in the turns of the tenants.
 //!
-//! Owns which ring is read next and for how long, what of a frame is judged before it is sent on, and
-//! what a turn is charged. What to do with a frame that passes is the business of [`deliver`].
+//! Owns which ring is read next and for how long, what of a frame is judged before it is sent on,
+//! and what a turn is charged. What to do with a frame that passes is the business of [`deliver`].
 //!
 //! [`deliver`]: super::deliver
 
