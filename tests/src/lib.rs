@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
-use tailwater_iokernel::stats::{HandoffKind, StatsHandle};
+use tailwater_iokernel::stats::StatsHandle;
 use tailwater_iokernel::{Config, IoKernel};
 use tailwater_iokernel_testing::wire::{self, Endpoint};
 use tailwater_ports::frame::MacAddr;
 use tailwater_ports::{Attachment, Port, memory};
+use tailwater_stats::HandoffKind;
 use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, eventually, socket_name, until};
 
 /// Address of the test's own station on the IOKernel's network.

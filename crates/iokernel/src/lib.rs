@@ -4,14 +4,15 @@
 //! # What this crate owns
 //! * [`config`]: settings, their units, defaults and limits;
 //! * [`firewall`]: which packets pass between runtimes and the rest, and how many;
-//! * [`stats`]: counters and hand-off histograms, readable from any thread;
+//! * [`stats`]: which counters there are at present, readable from any thread;
 //! * [`IoKernel`]: registration, switch, core grants and hand-offs, adaptive polling.
 //!
 //! The policy (which runtime gets a core) is in `tailwater-sched`, the layout of shared memory and
-//! its protocols in `tailwater-shm`, where frames enter and leave in [`tailwater_ports`]. Runs no
-//! application code, sleeps only while no frame moves and no service has or wants a core (and, if
-//! asked to, for slices that other programs use), and trusts no byte a runtime wrote: an impossible
-//! value costs that runtime its registration, and other runtimes nothing.
+//! its protocols in `tailwater-shm`, where frames enter and leave in [`tailwater_ports`], what is
+//! counted in [`tailwater_stats`]. Runs no application code, sleeps only while no frame moves and
+//! no service has or wants a core (and, if asked to, for slices that other programs use), and
+//! trusts no byte a runtime wrote: an impossible value costs that runtime its registration, and
+//! other runtimes nothing.
 //!
 //! # Threads
 //! The polling thread (the caller of [`IoKernel::run`]) switches frames and lends cores. A control

@@ -18,12 +18,13 @@ use tailwater_shm::priority::Rank;
 use tailwater_shm::ring::{Consumer, LINE, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
 use tailwater_shm::{Cycles, Generation, Grant, KthreadShared, NextOwner, Slot, Version};
+use tailwater_stats::{Counter, RuntimeCounters};
 
 use crate::control::client::ClientSocket;
 use crate::control::directory::Place;
 use crate::control::process::Folder;
 use crate::firewall::{Direction, Guard, Ruling};
-use crate::stats::{Counter, FirewallStats, RuntimeCounters, RuntimeStats, Stats};
+use crate::stats::{FirewallStats, RuntimeStats, Stats};
 use crate::status_cache::StatusCache;
 use crate::switch::check::Identity;
 use crate::switch::flow::FlowGroups;

@@ -1,6 +1,6 @@
 //! The statistics as metrics: OpenMetrics 1.0, or Prometheus' text format 0.0.4.
 //!
-//! Owns the text. Names, units, meanings and labels are those of `iokernel::stats::schema`; times
+//! Owns the text. Names, units, meanings and labels are those of `tailwater_stats::schema`; times
 //! are in seconds. Values of labels are text of programs and are escaped; a series that a program
 //! publishes twice is there once.
 
@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use std::fmt::Write;
 
 use serde_json::Value;
-use tailwater_iokernel::stats::schema::{Field, Kind, PARTS, Part, Unit, text};
+use tailwater_stats::schema::{Field, Kind, PARTS, Part, Unit, text};
 
 /// Which of the two formats.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -185,7 +185,7 @@ mod tests {
     use serde_json::json;
     use std::io::Write as _;
     use std::process::{Command, Stdio};
-    use tailwater_iokernel::stats::BOUNDS_NS;
+    use tailwater_stats::BOUNDS_NS;
 
     pub fn document() -> Value {
         json!({

@@ -5,7 +5,7 @@
 //! `Content-Security-Policy` of [`http`](crate::http).
 
 use serde_json::{Value, json};
-use tailwater_iokernel::stats::schema::{PARTS, Unit};
+use tailwater_stats::schema::{PARTS, Unit};
 
 use crate::http::Response;
 

@@ -7,7 +7,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use serde_json::Value;
-use tailwater_iokernel::stats::schema::PARTS;
+use tailwater_stats::schema::PARTS;
 use tailwater_testbed::account::Taker;
 use tailwater_testbed::statistics::{CLASS, PROGRAM, alike, growth, quantile_ns};
 use tailwater_testbed::text::plain;
@@ -389,7 +389,7 @@ pub mod tests {
             json!({ "core": core, "ns": { "service": part * 4, "service_idle": part, "batch": part * 3,
                 "batch_idle": 0, "wake": 0, "cede": part / 2, "start": part / 2, "free": part } })
         });
-        let bounds = tailwater_iokernel::stats::BOUNDS_NS;
+        let bounds = tailwater_stats::BOUNDS_NS;
         let buckets = bounds.map(|bound| if bound >= 5_000 { ns / 10_000 } else { 0 });
         json!({
             "iokernel": { "version": "0.1.0", "iokernel_core": 0, "managed_cores": [1, 2], "policy": "adaptive" },

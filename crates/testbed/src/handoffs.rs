@@ -6,7 +6,8 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 use serde::Serialize;
-use tailwater_iokernel::stats::{HandoffKind, StatsHandle};
+use tailwater_iokernel::stats::StatsHandle;
+use tailwater_stats::HandoffKind;
 
 /// Collects hand-off latencies over the IOKernels of all points.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@
 //! before began anew.
 
 use serde_json::Value;
-use tailwater_iokernel::stats::BOUNDS_NS;
+use tailwater_stats::BOUNDS_NS;
 
 /// What tells a program from all others.
 pub const PROGRAM: &[&str] = &["id", "name", "pid"];

@@ -5,7 +5,7 @@
 use std::str::FromStr;
 
 use serde_json::Value;
-use tailwater_iokernel::stats::BOUNDS_NS;
+use tailwater_stats::BOUNDS_NS;
 use tailwater_testbed::statistics::{CLASS, PROGRAM, alike, growth, quantile_ns};
 use tailwater_testbed::table::number;
 use tailwater_testbed::text::plain;

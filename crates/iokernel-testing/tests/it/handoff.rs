@@ -7,12 +7,12 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tailwater_iokernel::Config;
 use tailwater_iokernel::config::PolicyName;
-use tailwater_iokernel::stats::HandoffKind;
 use tailwater_iokernel_testing::child::{RawChild, Role};
 use tailwater_iokernel_testing::roles::{Burn, Echo, Hog};
 use tailwater_iokernel_testing::wire::udp;
 use tailwater_iokernel_testing::{RawRuntime, RawSpec};
 use tailwater_shm::priority::{Rank, set_rank};
+use tailwater_stats::HandoffKind;
 
 /// Processor time of all threads of a process, in hundredths of a second.
 fn processor_time(pid: u32) -> u64 {

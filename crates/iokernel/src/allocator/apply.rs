@@ -19,10 +19,10 @@ use tailwater_sched::alloc::{Action, Activity};
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, Grant, KthreadState, NextOwner};
+use tailwater_stats::HandoffKind;
 
 use super::Allocator;
 use super::phase::Phase;
-use crate::stats::HandoffKind;
 use crate::tenant::Work;
 use crate::world::World;
 

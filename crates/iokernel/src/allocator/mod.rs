@@ -58,10 +58,10 @@ use tailwater_sched::{KthreadId, Nanos, RuntimeId};
 use tailwater_shm::account::Account;
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Clock, Cycles};
+use tailwater_stats::HandoffKind;
 
 use crate::config::Config;
 use crate::runtime::{Held, Runtime};
-use crate::stats::HandoffKind;
 use crate::sys::Threads;
 use crate::trace::Tracer;
 use crate::world::{Lender, World};

@@ -3,10 +3,10 @@
 use tailwater_sched::{CoreId, KthreadId};
 use tailwater_shm::Cycles;
 use tailwater_shm::account::Account;
+use tailwater_stats::HandoffKind;
 
 use super::quantum::Watch;
 use crate::bounds::bounds;
-use crate::stats::HandoffKind;
 
 /// Maximum number of doublings of [`Bounds::no_start_pause`]: 1.28 s.
 pub(super) const NO_START_DOUBLINGS: u32 = 7;

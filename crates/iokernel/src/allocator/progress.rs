@@ -13,13 +13,13 @@ use tailwater_sched::alloc::Activity;
 use tailwater_sched::ledger::Parked;
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, Grant, KthreadState};
+use tailwater_stats::HandoffKind;
 
 use super::Allocator;
 use super::decide::Event;
 use super::phase::{IDLE_BURST, Phase};
 use super::quantum::{Change, Watch, something_waits};
 use super::withdraw::WATCHED;
-use crate::stats::HandoffKind;
 use crate::world::World;
 
 impl Allocator {

@@ -16,11 +16,11 @@ use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::{Generation, Grant, KthreadState, NextOwner};
+use tailwater_stats::HandoffKind;
 
 use super::{PollUrgency, Ranks};
 use crate::config::Config;
 use crate::fixture::{Deed, SLOT, Sandbox, UNMANAGED, measure_as};
-use crate::stats::HandoffKind;
 use crate::world::Lender;
 use ranks::{contest, ranks, rest};
 

@@ -41,10 +41,10 @@ use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, KthreadState};
+use tailwater_stats::HandoffKind;
 
 use super::Allocator;
 use super::phase::{NO_START_DOUBLINGS, Phase, Step, Withdrawn};
-use crate::stats::HandoffKind;
 use crate::status_cache::WHOLE;
 use crate::tenant::Work;
 use crate::world::World;

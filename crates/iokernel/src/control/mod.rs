@@ -1,12 +1,13 @@
 //! The control thread: registration, statistics and the release of runtimes that have ended.
 //!
-//! Owns the control socket, its conversations (`tailwater_shm::control` has the protocol) and the
-//! [`directory`]. All slow work of a registration happens here: memory files, mapping and
-//! populating them, `/proc` checks; and unmapping at the end. Finished registrations go to the
-//! polling thread as [`Command`]s, ended ones come back as [`Notice`]s. The polling thread never
-//! waits for this one: it reads one flag per iteration, and itself watches the sockets of
-//! registered runtimes for their end, so that a dead runtime is noticed even if this thread gets no
-//! processor time.
+//! Owns the control socket: its clients are accepted by [`accept`], [`conversation`] has the states
+//! of a connection (`tailwater_shm::control` has the protocol), [`registration`] makes a runtime,
+//! and the [`directory`] knows who has what. All slow work of a registration happens here: memory
+//! files, mapping and populating them, `/proc` checks; and unmapping at the end. Finished
+//! registrations go to the polling thread as [`Command`]s, ended ones come back as [`Notice`]s. The
+//! polling thread never waits for this one: it reads one flag per iteration, and itself watches the
+//! sockets of registered runtimes for their end, so that a dead runtime is noticed even if this
+//! thread gets no processor time.
 //!
 //! # Crash and lie
 //!
@@ -17,6 +18,7 @@
 //! | watching, tracing | the polling thread takes its ring out | impossible ring position: taken out, dropped |
 //! | registered | the polling thread frees its cores, then this one its memory | unexpected message: registration ends |
 
+mod accept;
 mod boards;
 pub(crate) mod client;
 mod conversation;
@@ -30,40 +32,41 @@ mod ports;
 pub(crate) mod predecessor;
 pub(crate) mod process;
 mod rank;
+mod registration;
 pub(crate) mod reload;
 mod session;
 mod standing;
 pub(crate) mod takeover;
+mod user;
 pub(crate) mod watch;
 
+use rustix::event::Timespec;
 use rustix::event::epoll::{self, EventData, EventFlags};
-use rustix::event::{EventfdFlags, Timespec, eventfd};
-use rustix::fd::{AsFd, OwnedFd};
+use rustix::fd::OwnedFd;
 use rustix::io::Errno;
-use rustix::net::{SocketFlags, accept_with};
-use rustix::process::{Pid, geteuid};
+use rustix::process::Pid;
 use rustix::thread::CpuSet;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailwater_host::{ClockSetter, Keeper, Presence};
 use tailwater_ports::PortInterface;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Clock;
-use tailwater_shm::control::{self, ControlError, Network, Peer, ServerMessage, SocketFile};
+use tailwater_shm::control::{self, ControlError, Network, ServerMessage, SocketFile};
 
-use crate::authority::{Subordinates, User};
+use crate::authority::Subordinates;
 use crate::config::Config;
 use crate::machine::{Cores, processor_time};
 use crate::runtime::{EndReason, Runtime};
 use crate::stats::Stats;
-use crate::sys::peer;
 use crate::tenant::Key;
+use accept::new_spare;
 use boards::Boards;
 use client::{ClientSocket, Closer};
-use directory::{Directory, Refusal};
-use gate::{Client, Gate, Round, Wait, Work};
+use directory::Directory;
+use gate::{Gate, Work};
 pub(crate) use mail::{Command, Inbox, NewRules, Notice, Outbox, mailbox};
 use session::{Caller, Session, State};
 use takeover::REUNION;
@@ -71,10 +74,6 @@ use watch::{Heartbeat, Watch};
 
 /// Maximum time from one step of a registration to the next.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Maximum number of connections accepted at once; further ones wait for the next round.
-const ACCEPTS: usize = 64;
-/// How long no connection is accepted after the kernel could not even refuse one.
-const PAUSE: Duration = Duration::from_millis(100);
 
 /// What a runtime is sent about the network and the machine.
 #[derive(Debug, Clone)]
@@ -162,61 +161,6 @@ pub(crate) struct Parts {
     /// Keeps ordinary threads off cores, and puts back what they may use when the control thread
     /// ends.
     pub(crate) keeper: Keeper,
-}
-
-/// Returns a time in milliseconds, rounded up.
-fn in_ms(time: Duration) -> u64 {
-    time.as_micros().div_ceil(1_000) as u64
-}
-
-/// Returns whether a user is root, the IOKernel's own, or the one who started it by sudo(8).
-fn is_trusted(uid: u32) -> bool {
-    static STARTED_BY: LazyLock<Option<u32>> =
-        LazyLock::new(|| started_by(geteuid().is_root(), std::env::var("SUDO_UID").ok().as_deref()));
-    uid == 0 || uid == geteuid().as_raw() || Some(uid) == *STARTED_BY
-}
-
-/// Returns the user who started a process by sudo(8). That user has had root's rights for it.
-fn started_by(is_root: bool, sudo_uid: Option<&str>) -> Option<u32> {
-    // In a process of another user any program may have set the variable.
-    if is_root { sudo_uid?.parse().ok() } else { None }
-}
-
-/// Returns the refusal of a client that has to wait for this time.
-fn too_often(caller: Caller, wait: Duration) -> Refusal {
-    let ms = in_ms(wait);
-    match caller.unnamed_by {
-        Some(grant) => Refusal::GrantTooOften { grant: grant + 1, uid: caller.uid, ms },
-        None => Refusal::TooOften { uid: caller.owner, ms },
-    }
-}
-
-/// Returns the user of a client when it connected.
-///
-/// # Errors
-/// The kernel's error.
-fn user_of(socket: impl AsFd + Copy, owners: &Subordinates) -> Result<User, Errno> {
-    let Peer { uid, gid, .. } = Peer::of(socket)?;
-    let mut groups = peer::groups_of(socket)?;
-    groups.push(gid);
-    // A user namespace lets a process repeat them, 65,536 in all.
-    groups.sort_unstable();
-    groups.dedup();
-    Ok(user(uid, groups, owners))
-}
-
-/// Returns a user with these groups. Ids that a trusted user gives out, as root does to containers
-/// of several users, count each by itself.
-fn user(uid: u32, groups: Vec<u32>, owners: &Subordinates) -> User {
-    let privileged = is_trusted(uid);
-    let owner = if privileged { uid } else { owners.owner(uid) };
-    let owner = if is_trusted(owner) { uid } else { owner };
-    User { uid, owner, groups, privileged }
-}
-
-/// Returns a descriptor to close when there is no other.
-fn new_spare() -> Result<OwnedFd, Errno> {
-    eventfd(0, EventfdFlags::CLOEXEC)
 }
 
 impl Control {
@@ -382,186 +326,6 @@ impl Control {
         self.parts.stats.cores.reserved.set(self.parts.keeper.taken() as u64);
     }
 
-    fn accept(&mut self) {
-        // Connections wait in the listener for the IOKernel that takes over.
-        if self.successor.is_some() {
-            return;
-        }
-        let mut round = Round::default();
-        self.accept_round(&mut round);
-        if let Some(pause) = round.pause()
-            && self.accepts_again.is_none()
-        {
-            self.pause(pause);
-        }
-    }
-
-    /// Accepts connections; counts them by what is done with them.
-    fn accept_round(&mut self, round: &mut Round) {
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        for _ in 0..ACCEPTS {
-            let socket = match accept_with(&self.parts.listener, flags) {
-                Ok(socket) => socket,
-                Err(Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM) => {
-                    match self.refuse_for_descriptors() {
-                        Ok(()) => continue,
-                        Err(Errno::AGAIN) => return,
-                        Err(_) => {
-                            if self.pause(PAUSE) {
-                                tracing::warn!("no descriptors are left to accept connections with");
-                            }
-                            return;
-                        }
-                    }
-                }
-                // No connection waits, or the one that did is gone.
-                Err(_) => return,
-            };
-            // A Unix socket that was accepted has the credentials of its peer.
-            let Ok(Peer { uid, .. }) = Peer::of(&socket) else { continue };
-            let socket = ClientSocket::new(socket, self.closer.clone());
-            let began = processor_time();
-            let caller = self.caller(uid, &socket);
-            let ruling = self.check(caller);
-            round.count(ruling);
-            match ruling {
-                Ok(()) => {
-                    self.admit(caller, socket);
-                    self.charge(caller, Work::Service, began);
-                }
-                // It takes little and is not charged; the pauses bound it.
-                Err(Wait { in_silence: true, .. }) => self.parts.stats.polling.refused.add(1),
-                Err(Wait { time, .. }) => {
-                    self.refuse(caller, &socket, &too_often(caller, time));
-                    self.charge(caller, Work::Refusal, began);
-                }
-            }
-        }
-    }
-
-    /// Returns who the client of user `uid` is. Its groups are not read if the user owes too much,
-    /// for there may be tens of thousands, nor if programs of the user return to this IOKernel:
-    /// these do not wait for others.
-    fn caller(&self, uid: u32, socket: &ClientSocket) -> Caller {
-        let directory = &self.parts.directory;
-        let owner = directory.authority().counts_for(&user(uid, Vec::new(), &self.owners));
-        let mut caller = Caller { uid, owner, unnamed_by: None };
-        if !is_trusted(uid)
-            && directory.authority().covers_unnamed()
-            && self.check(caller).is_ok()
-            && directory.expected(owner).0 == 0
-        {
-            let user = user_of(socket, &self.owners).ok();
-            caller.unnamed_by = user.and_then(|user| directory.authority().unnamed_by(&user));
-        }
-        caller
-    }
-
-    /// Begins a conversation with a client, if there is room for one.
-    fn admit(&mut self, caller: Caller, socket: ClientSocket) {
-        let strangers = self.sessions.values().filter(|session| session.deadline.is_some());
-        let closing = self.closer.as_ref().map_or(0, Closer::waiting);
-        let expected = self.parts.directory.expected(caller.owner);
-        let client = Client { user: caller.limited(), most: self.most_connections(&socket), expected };
-        if !gate::have_room(client, strangers.map(|session| session.caller.limited()), closing) {
-            return self.refuse(caller, &socket, &Refusal::TooManyConnections);
-        }
-        let token = self.next_token;
-        self.next_token += 1;
-        let watched = EventFlags::IN | EventFlags::RDHUP;
-        if epoll::add(&self.epoll, &socket, EventData::new_u64(token), watched).is_ok() {
-            self.sessions.insert(token, Session::new(socket, caller, Instant::now() + PATIENCE));
-        }
-    }
-
-    /// Charges the processor time of this thread since `began` to a client.
-    fn charge(&mut self, caller: Caller, work: Work, began: Duration) {
-        let (took, now) = (processor_time().saturating_sub(began), Instant::now());
-        caller.payers().for_each(|payer| self.gate.charge(payer, work, took, now));
-    }
-
-    /// Returns whether a client is served.
-    ///
-    /// # Errors
-    /// If it is not for now.
-    fn check(&self, caller: Caller) -> Result<(), Wait> {
-        let now = Instant::now();
-        caller.payers().try_for_each(|payer| self.gate.check(payer, now))
-    }
-
-    /// Returns how many connections the client's user may have.
-    fn most_connections(&self, socket: &ClientSocket) -> usize {
-        let authority = self.parts.directory.authority();
-        let user = if authority.limits_connections() { user_of(socket, &self.owners).ok() } else { None };
-        user.and_then(|user| authority.connections(&user)).unwrap_or(gate::PER_USER)
-    }
-
-    /// Refuses a connection with the spare descriptor.
-    ///
-    /// # Errors
-    /// If no connection waits, or the spare is gone.
-    fn refuse_for_descriptors(&mut self) -> Result<(), Errno> {
-        let Some(spare) = self.spare.take() else { return Err(Errno::MFILE) };
-        drop(spare);
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let accepted = accept_with(&self.parts.listener, flags).map(|socket| {
-            let uid = Peer::of(&socket).map_or(0, |peer| peer.uid);
-            let socket = ClientSocket::new(socket, self.closer.clone());
-            self.refuse(self.caller(uid, &socket), &socket, &Refusal::NoDescriptors);
-        });
-        self.spare = Some(new_spare()?);
-        accepted
-    }
-
-    /// Accepts nothing for this time: connections that wait would be reported again at once.
-    /// Returns whether it did before.
-    fn pause(&mut self, time: Duration) -> bool {
-        // Fails only if it is out already.
-        let _ = epoll::delete(&self.epoll, &self.parts.listener);
-        self.accepts_again.replace(Instant::now() + time).is_none()
-    }
-
-    fn end_pause(&mut self) {
-        if self.successor.is_some() || self.accepts_again.is_none_or(|time| Instant::now() < time) {
-            return;
-        }
-        if self.spare.is_none() {
-            self.spare = new_spare().ok();
-        }
-        let watched =
-            epoll::add(&self.epoll, &self.parts.listener, EventData::new_u64(LISTENER), EventFlags::IN);
-        if self.spare.is_some() && watched.is_ok() {
-            self.accepts_again = None;
-        } else {
-            self.pause(PAUSE);
-        }
-    }
-
-    /// Returns whether a client may cause a line of the log; if not, counts it. None may while
-    /// another IOKernel waits for the end of this one.
-    fn may_log(&mut self, caller: Caller) -> bool {
-        let payer = caller.payers().last();
-        let may = |payer| self.gate.take_line(payer, Instant::now());
-        self.successor.is_none() && payer.is_none_or(may)
-    }
-
-    /// Logs how many lines were left out of the log, where that is due.
-    fn log_left_out(&mut self) {
-        if let Some(lines) = self.gate.take_left_out(Instant::now()) {
-            tracing::info!(lines, "left out of the log, of users who cause too many");
-        }
-    }
-
-    /// Refuses a client.
-    fn refuse(&mut self, caller: Caller, socket: impl AsFd, refusal: &Refusal) {
-        self.parts.stats.polling.refused.add(1);
-        if self.may_log(caller) {
-            tracing::info!(user = caller.uid, %refusal, "refused a registration");
-        }
-        // Fails if the peer is gone and needs no answer.
-        let _ = control::send(socket, &ServerMessage::Refused { why: refusal.to_string() }, &[]);
-    }
-
     /// Takes back what the polling thread has released. Returns false if the thread must stop.
     fn read_notices(&mut self) -> bool {
         self.parts.notices.silence();
@@ -689,20 +453,5 @@ impl Control {
 
     fn is_closed(error: &ControlError) -> bool {
         matches!(error, ControlError::Closed | ControlError::System { .. })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_user_of_sudo_is_known_to_processes_of_root_only() {
-        assert_eq!(started_by(true, Some("1000")), Some(1000));
-        for (is_root, sudo_uid) in
-            [(false, Some("1000")), (true, None), (true, Some("alice")), (true, Some("-1"))]
-        {
-            assert_eq!(started_by(is_root, sudo_uid), None);
-        }
     }
 }

@@ -21,7 +21,7 @@ use tailwater_shm::layout::VERSION;
 
 use super::directory::Directory;
 use super::takeover::{END_TIMEOUT, STEP_TIMEOUT};
-use super::user;
+use super::user::user;
 use crate::authority::Subordinates;
 use crate::config::Config;
 

@@ -14,7 +14,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use tailwater_sched::RuntimeId;
 
 use super::session::State;
-use super::{Command, Control, NewRules, Notice, Outbox, is_trusted};
+use super::user::is_trusted;
+use super::{Command, Control, NewRules, Notice, Outbox};
 use crate::authority::Authority;
 use crate::config::{Config, ConfigError};
 use crate::firewall::Guard;

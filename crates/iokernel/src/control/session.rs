@@ -10,8 +10,9 @@ use tailwater_shm::layout::{IoKernelEnds, Region};
 
 use super::client::ClientSocket;
 use super::directory::Place;
+use super::gate;
 use super::owed::Owed;
-use super::{gate, is_trusted};
+use super::user::is_trusted;
 use crate::tenant::Key;
 
 /// The client of a connection, as of when it connected.

@@ -5,20 +5,9 @@
 
 use serde::Serialize;
 use serde_json::{Value, json};
+use tailwater_stats::{Counter, FirewallCounters};
 
 use super::config::{Action, Direction, FirewallConfig, Rule};
-use crate::stats::counter::{Counter, counters};
-
-counters! {
-    /// Packets that no rule decided.
-    FirewallCounters {
-        /// Denied because no rule matched and the default of their direction is to deny.
-        denied_by_default,
-        /// Denied because they could not be parsed: not IP, malformed, or fragments that hide their
-        /// upper-layer header.
-        opaque,
-    }
-}
 
 /// Counter of one rule.
 #[derive(Debug, Serialize)]

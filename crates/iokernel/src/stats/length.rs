@@ -4,9 +4,8 @@
 //! classes of requests, which programs publish, get the room that is left, and are not here.
 
 use serde_json::{Value, json};
-
-use super::RuntimeCounters;
-use super::counter::Kind;
+use tailwater_stats::RuntimeCounters;
+use tailwater_stats::schema::Kind;
 
 /// A name, and the function that takes the thing out of a document.
 type Step = (&'static str, fn(&mut Value));

@@ -63,7 +63,7 @@ impl Moves {
         &mut self,
         runtime: &mut Runtime,
         hash: u32,
-        counters: &crate::stats::SwitchCounters,
+        counters: &tailwater_stats::SwitchCounters,
         now: Cycles,
     ) -> Result<(), ReserveError> {
         let mark = runtime.groups.mark(hash);

@@ -4,9 +4,9 @@ use tailwater_shm::KthreadState;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 
 use crate::fixture::Sandbox;
-use crate::stats::RuntimeCounters;
 use crate::world::Lender;
 use std::net::Ipv4Addr;
+use tailwater_stats::RuntimeCounters;
 use tailwater_testkit::frames::udp;
 
 const US: Cycles = 1_000;

@@ -28,9 +28,10 @@ use tailwater_shm::memory::MemoryError;
 use tailwater_shm::trace::buffer::Read;
 use tailwater_shm::trace::{CoreStep, Event, FlowKeys, Handoff, Recorder, TraceReader, Who};
 use tailwater_shm::{Clock, Cycles, clock};
+use tailwater_stats::HandoffKind;
 
 use crate::runtime::{Runtime, Runtimes};
-use crate::stats::{HandoffKind, TraceStats};
+use crate::stats::TraceStats;
 
 /// Without a tracer, one frame of so many is followed, of those that ports bring.
 const BACKGROUND: u32 = 1_000;

@@ -9,7 +9,7 @@ use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Cell, Clear, Paragraph, Row, Table, Wrap};
-use tailwater_iokernel::stats::schema::PARTS;
+use tailwater_stats::schema::PARTS;
 
 use super::State;
 use crate::view::{Core, Owner, Program, Sort};

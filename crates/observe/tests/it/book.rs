@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::Path;
 
-use tailwater_iokernel::stats::schema::{PARTS, Shape};
+use tailwater_stats::schema::{PARTS, Shape};
 
 const BEGIN: &str = "<!-- statistics: begin -->\n";
 const END: &str = "<!-- statistics: end -->\n";

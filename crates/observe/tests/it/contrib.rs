@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use tailwater_iokernel::stats::schema::{Kind, PARTS};
+use tailwater_stats::schema::{Kind, PARTS};
 use tailwater_testkit::{is_installed, text};
 
 /// Metrics that are no numbers of the document.

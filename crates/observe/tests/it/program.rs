@@ -18,7 +18,7 @@ fn observe(words: &[&str]) -> Command {
 
 fn document() -> Value {
     json!({
-        "bucket_bounds_ns": tailwater_iokernel::stats::BOUNDS_NS,
+        "bucket_bounds_ns": tailwater_stats::BOUNDS_NS,
         "iokernel": { "version": "0.1.0", "iokernel_core": 0, "managed_cores": [1], "policy": "adaptive" },
         "account": [{ "core": 1, "ns": { "free": 7 } }],
         "switch": { "dropped_full": 3 },

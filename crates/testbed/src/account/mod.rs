@@ -2,7 +2,7 @@
 //!
 //! Owns the shares, which add up to 1 for each core. Three sides see a part each:
 //!
-//! - The IOKernel's account (`iokernel::stats`) gives the time of each phase and samples of what
+//! - The IOKernel's account (`tailwater_stats`) gives the time of each phase and samples of what
 //!   busy kthreads did.
 //! - Tracepoints of Linux (`bpf::core_time`) give the time of interrupts, of threads of the
 //!   kernel and of other programs, to the nanosecond. Where that is refused, Linux's own count of

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use tailwater_iokernel::config::Priority;
-use tailwater_iokernel::stats::{RuntimeCounters, RuntimeStats, StatsHandle};
+use tailwater_iokernel::stats::{RuntimeStats, StatsHandle};
 use tailwater_iokernel::{Config, IoKernel, Reloader, StartError};
 use tailwater_iokernel_testing::RawRuntime;
 use tailwater_iokernel_testing::child::{VARIABLE, run_if_asked};
@@ -16,6 +16,7 @@ use tailwater_iokernel_testing::wire::{Endpoint, udp};
 use tailwater_ports::frame::MacAddr;
 use tailwater_ports::memory::{self, MemoryPeer};
 use tailwater_ports::{Attachment, Port};
+use tailwater_stats::RuntimeCounters;
 
 pub use tailwater_testkit::{PATIENCE, until as eventually};
 

@@ -1,5 +1,5 @@
-//! Entries into the account of cores (see [`crate::stats::account`]): the time of each phase, and
-//! samples of what busy kthreads do.
+//! Entries into the account of cores (see [`tailwater_stats::account`]): the time of each phase,
+//! and samples of what busy kthreads do.
 
 #[cfg(test)]
 mod tests;
@@ -9,10 +9,12 @@ use core::sync::atomic::Ordering;
 use tailwater_sched::KthreadId;
 use tailwater_sched::ledger::Class;
 use tailwater_shm::Cycles;
+use tailwater_shm::layout::{IN_STACK, IN_THREAD};
+use tailwater_stats::account::CoreAccount;
+use tailwater_stats::{Counter, HandoffKind};
 
 use super::Allocator;
 use super::phase::Phase;
-use crate::stats::{CoreAccount, Counter, HandoffKind};
 use crate::world::World;
 
 impl Allocator {
@@ -100,7 +102,13 @@ impl Allocator {
             let (runtime, _) = world.runtimes.kthread(kthread);
             // Relaxed: a sample. The look has just read the same line.
             let doing = runtime.shared(kthread.index).status.doing.load(Ordering::Relaxed);
-            account.samples(self.class_of(kthread.runtime)).note(doing);
+            let samples = account.samples(self.class_of(kthread.runtime));
+            let counter = match doing {
+                IN_THREAD => &samples.thread,
+                IN_STACK => &samples.stack,
+                _ => &samples.scheduler,
+            };
+            counter.add(1);
         }
     }
 }

@@ -3,21 +3,27 @@
 //! Owns the table of names, IPv4 and MAC addresses, runtime ids, threads and guaranteed cores.
 //! Pure: no file descriptors, no clock. Every check that can refuse a registration because of
 //! *other* runtimes is here, so the polling thread need not refuse any. An entry stays in the table
-//! until the polling thread has detached the runtime. Entries of programs that are
-//! [expected](Directory::expect) after a takeover count like those of registered ones. Each is
-//! replaced when its program registers, and comes back if the program loses its new place before it
-//! was sent `Ready`: a program on a loaded machine may hang up and register again. Two instances of
-//! one program may have one name and one address ([`instances`]).
+//! until the polling thread has detached the runtime.
+//!
+//! | module | owns |
+//! |---|---|
+//! | `mod` | the entries: who is admitted, within which limits, and who leaves |
+//! | `addresses` | which IPv4 and MAC address each has |
+//! | [`instances`] | two instances of one program, with one name and one address |
+//! | `returning` | what is kept for programs of the IOKernel that ran before |
+//! | `refusal` | why a registration is refused |
 
+mod addresses;
 pub(super) mod instances;
 mod refusal;
+mod returning;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tailwater_ports::frame::MacAddr;
 
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::{Estate, HandoverProgram, Instance, Register};
+use tailwater_shm::control::{Instance, Register};
 use tailwater_shm::layout::RegionSpec;
 use tailwater_shm::{Version, board};
 
@@ -32,9 +38,6 @@ const MAX_NAME: usize = 64;
 
 /// Maximum number of kthreads of all runtimes together.
 const MACHINE_KTHREADS: usize = board::PLACES as usize;
-
-/// Number of groups of a user up to which all of them are handed over in a takeover.
-const MAX_GROUPS: usize = 1024;
 
 /// Number of programs that a refusal for want of memory names.
 const MAX_HOLDERS: usize = 3;
@@ -147,39 +150,6 @@ impl Directory {
         }
     }
 
-    /// Keeps addresses of a port out of the pool; returns false if one of them is taken.
-    pub(crate) fn reserve(&mut self, owner: &str, ip: Option<Ipv4Addr>, mac: Option<MacAddr>) -> bool {
-        let owner = format!("port {owner}");
-        if ip.is_some_and(|ip| self.ips.contains_key(&ip))
-            || mac.is_some_and(|mac| self.macs.contains_key(&mac))
-        {
-            return false;
-        }
-        self.ips.extend(ip.map(|ip| (ip, owner.clone())));
-        self.macs.extend(mac.map(|mac| (mac, owner)));
-        true
-    }
-
-    /// Replaces the addresses on the wire that no program gets. A program that has one keeps it.
-    pub(crate) fn set_taken(&mut self, taken: HashSet<IpAddr>) {
-        self.taken = taken;
-    }
-
-    fn is_taken(&self, ip: Ipv4Addr) -> bool {
-        self.taken.contains(&ip.into())
-            || self.config.ip6_of(ip).is_some_and(|ip6| self.taken.contains(&ip6.into()))
-    }
-
-    /// Returns the IP addresses of all programs, if they have changed since the last call.
-    pub(crate) fn take_changed(&mut self) -> Option<Vec<IpAddr>> {
-        let of = |place: &Place| {
-            let ip6s = [place.ip6, Some(place.mac.link_local())].into_iter().flatten();
-            core::iter::once(IpAddr::V4(place.ip)).chain(ip6s.map(IpAddr::V6))
-        };
-        core::mem::take(&mut self.changed)
-            .then(|| self.entries.values().flat_map(|entry| of(&entry.place)).collect())
-    }
-
     /// Replaces the settings and the grants, for registrations from now on: what is registered
     /// stays, and counts to the first grant that permits it beside those before it, or else whose
     /// rules do.
@@ -239,42 +209,6 @@ impl Directory {
         self.entries.get(&id)?.grant
     }
 
-    /// Sets whether programs get the address that a previous IOKernel chose for them, when it is
-    /// free.
-    pub(crate) fn take_back(&mut self, takes_back: bool) {
-        self.takes_back = takes_back;
-    }
-
-    /// Gives what these programs have to them alone.
-    pub(crate) fn owe(&mut self, programs: Vec<Owed>) {
-        (self.owed, self.knows_owed) = (programs, true);
-    }
-
-    /// Returns the programs that have not come back.
-    pub(crate) fn owed(&self) -> &[Owed] {
-        &self.owed
-    }
-
-    /// Owes nothing any more to programs that do not live.
-    pub(crate) fn forgive(&mut self, lives: impl Fn(&Owed) -> bool) {
-        self.owed.retain(lives);
-    }
-
-    /// Checks that a name and an address do not belong to another program that may come back.
-    fn check_owed(&self, user: &User, name: &str, ip: Option<Ipv4Addr>) -> Result<(), Refusal> {
-        for owed in self.owed.iter().filter(|owed| !owed.is_of(user.uid, name)) {
-            if owed.name == name {
-                return Err(Refusal::NameOwed { name: name.to_owned(), uid: owed.uid });
-            }
-            if ip == Some(owed.ip) {
-                let owner =
-                    format!("program {:?} of user {}, which has not come back yet", owed.name, owed.uid);
-                return Err(Refusal::AddressTaken { ip: owed.ip, owner });
-            }
-        }
-        Ok(())
-    }
-
     /// Says in words what a user may register.
     pub(crate) fn rights(&self, user: &User) -> String {
         self.authority.describe(user, |grant| self.usage(grant))
@@ -322,146 +256,10 @@ impl Directory {
         place
     }
 
-    /// Returns a registration as it is ruled on: not on an address of the pool that an IOKernel
-    /// before has chosen. Whether that is so is not known, so what a grant lists is no such
-    /// address.
-    fn as_returning(&self, user: &User, wish: &Register) -> Register {
-        let in_pool =
-            |ip: Ipv4Addr| ip >= self.config.first_pool_address() && self.authority.keeps(ip).is_none();
-        let is_its = |owed: &Owed| owed.is_of(user.uid, &wish.name) && Some(owed.ip) == wish.ip;
-        // Where the list is known, however late; otherwise there is only the program's word.
-        let had = if self.knows_owed { self.owed.iter().any(is_its) } else { self.takes_back };
-        let returns = wish.returns && had && wish.ip.is_some_and(in_pool);
-        let ip = wish.ip.filter(|_| !returns);
-        Register { ip, returns: false, ..wish.clone() }
-    }
-
-    /// Keeps nothing any more for a program that was sent `Ready`.
-    pub(crate) fn settle(&mut self, id: RuntimeId) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
-        entry.ready = true;
-        self.forget_kept(id);
-    }
-
-    /// Owes nothing any more to a program that was sent `Ready`. The other instance of it, which
-    /// has the same name and address, may be still to come.
-    pub(crate) fn repay(&mut self, program: &Owed) {
-        self.owed.retain(|owed| !owed.is_same(program));
-    }
-
-    fn forget_kept(&mut self, id: RuntimeId) {
-        let Some(entry) = self.entries.get_mut(&id) else { return };
-        let Some(kept) = entry.kept.take() else { return };
-        if kept.place.ip != entry.place.ip {
-            self.free_addresses(&kept.place);
-        }
-    }
-
-    /// Enters the programs of the IOKernel that this one takes over from, as if they registered:
-    /// until they do, or [`forget_expected`](Self::forget_expected) is called, all that they have
-    /// is kept for them. `user` returns the user with this number and these groups.
-    ///
-    /// # Errors
-    /// Which of them would be refused, and why.
-    pub(crate) fn expect(
-        &mut self,
-        programs: &[HandoverProgram],
-        user: impl Fn(u32, Vec<u32>) -> User,
-    ) -> Result<(), String> {
-        for HandoverProgram { register, ip, grant, uid, groups } in programs {
-            let mut groups = groups.clone();
-            groups.sort_unstable();
-            let user = user(*uid, groups);
-            let rule = |this: &Self, bytes| this.rule_as_before(&user, register, bytes, *grant);
-            let place = self.enter(&user, register, Some(*ip), true, rule).map_err(|refusal| {
-                let name = register.name.escape_default();
-                format!(
-                    "its program \"{name}\" of user {uid} could not attach to this one: {refusal}. Change that, or stop \
-                     the program"
-                )
-            })?;
-            let entry = self.entries.get_mut(&place.id).expect("entered above");
-            // The program still sleeps at the board of the previous IOKernel; it gets places here
-            // when it registers.
-            (entry.expected, entry.place.first_place) = (true, None);
-        }
-        Ok(())
-    }
-
-    /// Keeps nothing any more for programs that are expected and have not registered; returns their
-    /// names.
-    pub(crate) fn forget_expected(&mut self) -> Vec<String> {
-        let late = self.entries.iter().filter(|(_, entry)| entry.expected).map(|(&id, _)| id);
-        let late: Vec<RuntimeId> = late.collect();
-        let ids: Vec<RuntimeId> = self.entries.keys().copied().collect();
-        ids.into_iter().for_each(|id| self.forget_kept(id));
-        let late: Vec<Entry> = late.into_iter().filter_map(|id| self.take_out(id)).collect();
-        self.owed.retain(|owed| !late.iter().any(|entry| owed.is_of(entry.user.uid, &entry.wish.name)));
-        late.into_iter().map(|entry| entry.wish.name).collect()
-    }
-
-    /// Returns whether programs are expected.
-    pub(crate) fn expects(&self) -> bool {
-        self.entries.values().any(Entry::is_expected)
-    }
-
-    /// Returns how many programs are expected: those that count for this user, and all.
-    pub(crate) fn expected(&self, user: u32) -> (usize, usize) {
-        let expected = self.entries.values().filter(|entry| entry.is_expected());
-        let is_its = |entry: &Entry| self.authority.counts_for(&entry.user) == user;
-        expected.fold((0, 0), |(own, all), entry| (own + usize::from(is_its(entry)), all + 1))
-    }
-
-    /// Returns the registered programs, for an IOKernel that takes over: those that have announced
-    /// their threads, and those that are still expected.
-    pub(crate) fn registered(&self) -> Estate {
-        let mut entries: Vec<&Entry> = self.entries.values().collect();
-        entries.sort_unstable_by_key(|entry| entry.place.id.0);
-        let entries = entries.into_iter().filter_map(|entry| match &entry.kept {
-            _ if entry.expected || !entry.tids.is_empty() => Some(entry),
-            kept => kept.as_deref(),
-        });
-        let program = |entry: &Entry| HandoverProgram {
-            register: entry.wish.clone(),
-            ip: entry.place.ip,
-            grant: entry.grant,
-            uid: entry.user.uid,
-            groups: self.groups_to_hand_over(&entry.user.groups),
-        };
-        Estate { programs: entries.map(program).collect() }
-    }
-
-    /// Returns the groups of a user that an IOKernel which takes over is told: of a long list only
-    /// those that grants name, for a list of them all would be of gigabytes.
-    fn groups_to_hand_over(&self, groups: &[u32]) -> Vec<u32> {
-        let is_named = |group: &u32| groups.len() <= MAX_GROUPS || self.authority.names_group(*group);
-        groups.iter().copied().filter(is_named).collect()
-    }
-
     /// Returns the grant by which a user may register a program now.
     fn rule_on(&self, user: &User, wish: &Register, bytes: u64) -> Result<Option<usize>, Denial> {
         let wish = self.beyond_other(user, wish);
         self.authority.rule_on(user, &wish, bytes, |grant| self.usage(grant))
-    }
-
-    /// As [`rule_on`](Self::rule_on), for a program that a previous IOKernel has registered by the
-    /// grant `before`. As in a [`reload`](Self::reload), limits of grants are no reason to end it:
-    /// the order in which programs are entered is not that in which they have registered.
-    fn rule_as_before(
-        &self,
-        user: &User,
-        wish: &Register,
-        bytes: u64,
-        before: Option<usize>,
-    ) -> Result<Option<usize>, Denial> {
-        let counted = self.beyond_other(user, wish);
-        let permits =
-            |&grant: &usize| self.authority.permits(grant, user, &counted, bytes, self.usage(grant));
-        if let Some(grant) = before.filter(permits) {
-            return Ok((!user.privileged).then_some(grant));
-        }
-        let ruling = self.rule_on(user, wish, bytes);
-        ruling.or_else(|denial| self.authority.grant_of(user, wish).map(Some).ok_or(denial))
     }
 
     /// Enters a runtime with this address, or with one of the pool, by the grant that `rule`
@@ -533,21 +331,6 @@ impl Directory {
     fn put_in(&mut self, entry: Entry) {
         self.take_addresses(&entry);
         self.entries.insert(entry.place.id, entry);
-    }
-
-    fn take_addresses(&mut self, entry: &Entry) {
-        self.changed = true;
-        self.ips.insert(entry.place.ip, entry.wish.name.clone());
-        self.macs.insert(entry.place.mac, entry.wish.name.clone());
-    }
-
-    fn free_addresses(&mut self, place: &Place) {
-        if self.entries.values().any(|entry| entry.place.ip == place.ip) {
-            return;
-        }
-        self.changed = true;
-        self.ips.remove(&place.ip);
-        self.macs.remove(&place.mac);
     }
 
     fn take_out(&mut self, id: RuntimeId) -> Option<Entry> {
@@ -641,56 +424,6 @@ impl Directory {
             .map(RuntimeId)
             .find(|id| !self.entries.contains_key(id))
             .ok_or(Refusal::TooManyRuntimes(self.config.max_runtimes))
-    }
-
-    fn addresses(&mut self, ip: Option<Ipv4Addr>) -> Result<(Ipv4Addr, MacAddr), Refusal> {
-        let ip = match ip {
-            Some(ip) if !self.config.is_host(ip) => {
-                let (network, prefix_len) = (self.config.network, self.config.prefix_len);
-                return Err(Refusal::AddressOutside { ip, network, prefix_len });
-            }
-            Some(ip) if self.is_taken(ip) => {
-                return Err(Refusal::AddressTaken {
-                    ip,
-                    owner: "Linux, or to a router that it uses".to_owned(),
-                });
-            }
-            Some(ip) => match self.ips.get(&ip) {
-                Some(owner) => return Err(Refusal::AddressTaken { ip, owner: owner.clone() }),
-                None => ip,
-            },
-            None => self.next_of_pool()?,
-        };
-        let mac = self.config.macs.of(ip);
-        match self.macs.get(&mac) {
-            Some(owner) => Err(Refusal::MacTaken { ip, mac, owner: owner.clone() }),
-            None => Ok((ip, mac)),
-        }
-    }
-
-    /// Returns the next free address, in turn, so that an address is not reused at once. Bounded by
-    /// the number of addresses in use and kept.
-    fn next_of_pool(&mut self) -> Result<Ipv4Addr, Refusal> {
-        let first = self.config.first_pool_address();
-        let mut ip = self.next_ip;
-        // A prefix that is kept may be entered in its middle, and met again after the last address.
-        let taken = self.ips.len() + self.macs.len() + self.owed.len() + self.taken.len();
-        for _ in 0..=taken + 2 * self.authority.prefixes() {
-            let candidate = ip;
-            let kept = self.authority.keeps(candidate);
-            let next = Ipv4Addr::from_bits(kept.unwrap_or(ip).to_bits().wrapping_add(1));
-            ip = if self.config.is_host(next) { next } else { first };
-            if kept.is_none()
-                && !self.ips.contains_key(&candidate)
-                && !self.is_taken(candidate)
-                && !self.owed.iter().any(|owed| owed.ip == candidate)
-                && !self.macs.contains_key(&self.config.macs.of(candidate))
-            {
-                self.next_ip = ip;
-                return Ok(candidate);
-            }
-        }
-        Err(Refusal::PoolExhausted)
     }
 
     /// Records a runtime's threads, which its process calls `tids`, and returns their numbers here,

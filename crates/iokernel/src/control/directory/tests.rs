@@ -1,3 +1,4 @@
+use super::returning::MAX_GROUPS;
 use super::*;
 use tailwater_shm::control::{Class, Instance};
 

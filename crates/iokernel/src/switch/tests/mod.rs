@@ -14,7 +14,7 @@ use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, FLAG_PASSED_ON, 
 use tailwater_shm::{Cycles, Grant, KthreadState};
 use tailwater_testkit::frames::{arp, udp};
 
-use super::TURN_FRAMES;
+use super::egress::TURN_FRAMES;
 use crate::config::Config;
 use crate::fixture::{EGRESS, INGRESS_TAIL, RING_BYTES, Sandbox, measure_as};
 use crate::runtime::EndReason;

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use serde::Serialize;
-use tailwater_iokernel::stats::HandoffKind;
+use tailwater_stats::HandoffKind;
 use tailwater_testbed::handoffs::HandoffKindFigures;
 use tailwater_testbed::table::{Table, number};
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use tailwater_iokernel::stats::HandoffKind;
+use tailwater_stats::HandoffKind;
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::handoffs::HandoffRecord;
 use tailwater_testbed::machine::Machine;

@@ -74,7 +74,7 @@ impl SharedHistogram {
 
     /// Returns number, sum and percentiles of the values, and how many are at most each of
     /// [`BOUNDS_NS`]; all of one reading.
-    pub(super) fn to_json(&self) -> Value {
+    fn to_json(&self) -> Value {
         let counts = self.counts();
         if counts.is_empty() {
             return json!({ "count": 0, "sum": 0, "buckets": BOUNDS_NS.map(|_| 0) });

@@ -1,6 +1,6 @@
 //! The account of a core: on what each managed core's time went.
 //!
-//! Owns the counters, one set per core. The allocator enters the time of a core's phase when the
+//! Owns the counters, one set per core. The IOKernel enters the time of a core's phase when the
 //! phase ends, and at each tick, so the times of a core add up to the time since its first entry,
 //! whatever programs write. What a busy kthread does inside its tenancy is sampled at ticks from
 //! the word `doing` of its status line: such a sample is the program's own statement, and tells the
@@ -13,9 +13,8 @@
 use serde_json::{Value, json};
 use tailwater_sched::CoreId;
 use tailwater_sched::ledger::Class;
-use tailwater_shm::layout::{IN_STACK, IN_THREAD};
 
-use super::counter::{Counter, counters};
+use crate::counter::counters;
 
 counters! {
     /// Nanoseconds of one core, by phase.
@@ -52,19 +51,6 @@ counters! {
     }
 }
 
-impl Samples {
-    /// Counts the content of a word `doing`.
-    #[inline]
-    pub(crate) fn note(&self, doing: u32) {
-        let counter: &Counter = match doing {
-            IN_THREAD => &self.thread,
-            IN_STACK => &self.stack,
-            _ => &self.scheduler,
-        };
-        counter.add(1);
-    }
-}
-
 /// The account of one core.
 #[derive(Debug)]
 pub struct CoreAccount {
@@ -79,12 +65,15 @@ pub struct CoreAccount {
 }
 
 impl CoreAccount {
-    pub(crate) fn new(core: CoreId) -> Self {
+    /// Returns the account of a core, with nothing entered.
+    #[must_use]
+    pub fn new(core: CoreId) -> Self {
         Self { core, ns: PhaseTimes::default(), service: Samples::default(), batch: Samples::default() }
     }
 
     /// Returns the samples of this class.
-    pub(crate) fn samples(&self, class: Class) -> &Samples {
+    #[inline]
+    pub fn samples(&self, class: Class) -> &Samples {
         match class {
             Class::LatencyCritical => &self.service,
             Class::BestEffort => &self.batch,
@@ -92,7 +81,8 @@ impl CoreAccount {
     }
 
     /// Returns the account as JSON.
-    pub(super) fn to_json(&self) -> Value {
+    #[must_use]
+    pub fn to_json(&self) -> Value {
         json!({
             "core": self.core.0,
             "ns": self.ns,
