@@ -204,9 +204,11 @@ fuzz() {
     cargo clippy --quiet --manifest-path fuzz/Cargo.toml --no-default-features --lib --examples -- -D warnings
 }
 
-# Tests that take minutes: benchmarks and figures by the commands a user types.
+# Tests that take minutes: benchmarks and figures by the commands a user types, and many programs
+# that are killed.
 slow() {
     cargo test -p tailwater-lab --test it -- --ignored
+    TAILWATER_KILLS=200 cargo test -p tailwater-tests --test it attached::killed_runtimes
 }
 
 # The randomized tests from seeds of this moment. A failure is printed with its seed and does not

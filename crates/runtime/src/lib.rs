@@ -4,7 +4,7 @@
 //! The API mirrors `std`: [`thread`], [`sync`], [`time`], [`net`]; [`blocking`](fn@blocking) is for
 //! what has no counterpart here. A program becomes a Tailwater program with one attribute:
 //!
-//! ```no_run
+//! ```no_run,standalone_crate
 //! #[tailwater::main]
 //! fn main() {
 //!     let workers: Vec<_> = (0..100).map(|i| tailwater::thread::spawn(move || i * i)).collect();

@@ -9,7 +9,7 @@
 //! # Examples
 //! A service that is stopped in good order: it accepts no more, its clients get their answers, and
 //! the end of `main` waits until they have them.
-//! ```no_run
+//! ```no_run,standalone_crate
 //! use tailwater::net::TcpListener;
 //! use tailwater::signal::{SIGINT, SIGTERM, Signals};
 //!
@@ -247,7 +247,7 @@ pub fn is_replaced() -> bool {
 /// If there is no descriptor left for it.
 ///
 /// # Examples
-/// ```no_run
+/// ```no_run,standalone_crate
 /// #[tailwater::main]
 /// fn main() -> std::io::Result<()> {
 ///     println!("Ctrl-C ends this program");

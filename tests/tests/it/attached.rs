@@ -305,7 +305,8 @@ fn killed_runtimes_leave_nothing_and_their_neighbour_keeps_serving() {
     if !has_two_cpus() {
         return;
     }
-    let rounds = if std::env::var_os("CI").is_some() { 200 } else { 50 };
+    // `.ci/full slow` kills more.
+    let rounds = std::env::var("TAILWATER_KILLS").map_or(50, |n| n.parse().expect("a number"));
     let configure = |c: &mut Config| {
         // A loaded machine that does not run a thread for a while must not make the IOKernel take
         // the core by force.

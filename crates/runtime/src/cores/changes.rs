@@ -34,7 +34,7 @@ pub fn changes(period: Duration) -> Changes {
 /// which the core is lent again.
 ///
 /// # Examples
-/// ```no_run
+/// ```no_run,standalone_crate
 /// use std::time::Duration;
 /// use tailwater::cores;
 ///

@@ -120,7 +120,7 @@ fn within<T: PartialOrd + ToString>(
 /// If there is no runtime.
 ///
 /// # Examples
-/// ```no_run
+/// ```no_run,standalone_crate
 /// use tailwater::cores::{self, Estimation};
 ///
 /// #[tailwater::main]

@@ -22,7 +22,7 @@ const NAP: Duration = Duration::from_millis(100);
 /// Decides how many cores the program requests, by its load (Arachne section 6).
 ///
 /// # Examples
-/// ```no_run
+/// ```no_run,standalone_crate
 /// use std::time::Duration;
 /// use tailwater::cores::{self, CorePolicy, Load, Priorities};
 ///

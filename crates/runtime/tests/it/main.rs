@@ -15,6 +15,7 @@ mod dispatch_dedicated_two;
 mod dispatch_memory;
 mod dispatch_parallel;
 mod dispatch_tcp;
+mod doc_examples;
 mod events;
 mod events_one_kthread;
 mod examples;
