@@ -463,7 +463,7 @@ dependencies() {
 
 # Every benchmark and every figure, quickly.
 measure() {
-    cargo build --release --quiet -p tailwater-cli -p tailwater-lab
+    cargo build --release --quiet -p tailwater-cli -p tailwater-lab -p tailwater-posix
     # hyper on both systems: a program of its own, as that benchmark says.
     cargo build --release --quiet --locked --manifest-path tests/hello/Cargo.toml --target-dir target
     target/release/tailwater-lab measure --quick --out "$work/results"

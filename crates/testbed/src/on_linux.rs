@@ -29,7 +29,7 @@ use crate::port::CONNECTIONS;
 use crate::program::{Prepared, Program};
 
 /// How long a server is asked for an answer between two checks that it runs.
-const CONTACT_TURN: Duration = Duration::from_millis(500);
+pub(crate) const CONTACT_TURN: Duration = Duration::from_millis(500);
 
 /// The server, and whether a batch job runs beside it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -209,7 +209,7 @@ fn contact(load: &Load, medium: Medium, server: SocketAddr, stop: &AtomicBool) -
 }
 
 /// Returns addresses, all different, whose ports were free a moment ago.
-fn free_addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
+pub(crate) fn free_addresses(count: usize) -> anyhow::Result<Vec<SocketAddr>> {
     let bound = (0..count).map(|_| TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
     let listeners: Vec<_> = bound.collect::<Result<_, _>>().context("no address is free")?;
     listeners.iter().map(|listener| listener.local_addr().context("a listener has no address")).collect()

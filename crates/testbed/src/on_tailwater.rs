@@ -173,7 +173,8 @@ pub fn measure(
         false => Tracepoints::unused(),
     };
     let traced = || Snapshot::new(&iokernel.embedded.stats.to_json(), &tracepoints);
-    let server = SocketAddrV4::new(SERVICE_IP, SERVICE_PORT);
+    let port = service.as_ref().filter(|_| !program.prints_address).map(|service| service.address.port());
+    let server = SocketAddrV4::new(SERVICE_IP, port.unwrap_or(SERVICE_PORT));
     let part = counted_part(plan, iokernel.generator.begin(testbed, plan, load, server)?);
     let (part, counted) = (Part { in_halves: setting.in_halves, ..part }, part.from..part.to);
     let beside = batch::measure(testbed, batch.as_mut().map(|batch| &mut batch.job), Some(&traced), part)?;
@@ -259,16 +260,22 @@ impl Running {
         settings.push(("TAILWATER_PACKET_STEALING", setting.packet_stealing.to_string()));
         settings.push(("TAILWATER_QUANTUM_US", setting.quantum_us.to_string()));
         settings.push(("TAILWATER_IP", SERVICE_IP.to_string()));
-        let mut prepared = program.prepare(SERVICE_PORT)?;
+        // Such a program listens at this port of Linux, too.
+        let port = if program.prints_address { SERVICE_PORT } else { on_linux::free_addresses(1)?[0].port() };
+        let mut prepared = program.prepare(port)?;
         let (backups, log) = self.start_backups(testbed, program, &mut prepared)?;
         let Prepared { arguments, folder } = prepared;
         // A service reads its files on the IOKernel's core, of which it would get a hundredth
         // without the priority; its kthreads raise themselves in any case.
         let spec =
             Spec { app: program.app, arguments, settings, raise: true, log: log.clone(), ..Spec::default() };
-        let service = match program.tells_address {
+        let service = match program.prints_address {
             true => Service::start(&spec, &testbed.interrupt)?,
-            false => Service::start_at(&spec, SocketAddr::from((SERVICE_IP, SERVICE_PORT)))?,
+            false => {
+                let mut service = Service::start_at(&spec, SocketAddr::from((SERVICE_IP, port)))?;
+                self.generator.await_server(testbed, &mut service, SocketAddrV4::new(SERVICE_IP, port))?;
+                service
+            }
         };
         let mut service = service.with_folder(folder).with_backups(backups);
         if let Some((backups, log)) = program.backups.as_ref().zip(log.as_ref()) {

@@ -12,12 +12,14 @@ use tailwater_loadgen::kernel_udp::Load;
 use tailwater_loadgen::lanes::DEFAULT_PIPELINE;
 use tailwater_loadgen::protocol::Medium;
 use tailwater_loadgen::station::{self, Progress, StationHandle};
-use tailwater_loadgen::tcp::{LoadProgress, Order, TcpHandle, TcpLoad, tcp_station};
+use tailwater_loadgen::tcp::{LoadProgress, Order, TcpError, TcpHandle, TcpLoad, tcp_station};
 use tailwater_loadgen::{Measurement, Plan};
 use tailwater_ports::Port;
 use tailwater_tcp::Config;
 
 use crate::bed::{START_TIMEOUT, Testbed};
+use crate::child::Service;
+use crate::on_linux::CONTACT_TURN;
 
 /// The generator's address, above those that the IOKernel chooses, which begin at .2.
 pub const GENERATOR_IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);
@@ -78,6 +80,32 @@ pub fn tcp_port(name: &str, ip: Ipv4Addr) -> anyhow::Result<(Box<dyn Port>, TcpH
 }
 
 impl Generator {
+    /// Waits until a server that does not say so takes connections: it has its address a moment
+    /// before it listens, and refuses them until then. Over datagrams nothing is to be waited for.
+    ///
+    /// # Errors
+    /// If the server ends or takes none for [`START_TIMEOUT`], or on a signal.
+    pub(crate) fn await_server(
+        &self,
+        testbed: &Testbed,
+        service: &mut Service,
+        server: SocketAddrV4,
+    ) -> anyhow::Result<()> {
+        let Self::Connections(handle) = self else { return Ok(()) };
+        let give_up = Instant::now() + START_TIMEOUT;
+        loop {
+            match handle.run(opening(server, 1, CONTACT_TURN), START_TIMEOUT) {
+                Ok(outcome) if outcome.completed == 1 => return Ok(()),
+                Ok(_) | Err(TcpError::NoServer { .. }) => {}
+                Err(error) => return Err(error.into()),
+            }
+            testbed.interrupt.check()?;
+            service.check()?;
+            anyhow::ensure!(Instant::now() < give_up, "{server} takes no connections");
+            std::thread::sleep(TURN);
+        }
+    }
+
     /// Contacts the server, has it store what it is asked for, begins the run, and returns the
     /// start of its schedule.
     ///
@@ -157,17 +185,8 @@ fn wait_started(handle: &StationHandle, testbed: &Testbed) -> anyhow::Result<Ins
 }
 
 fn open(handle: &TcpHandle, server: SocketAddrV4) -> anyhow::Result<()> {
-    let until = Instant::now() + START_TIMEOUT;
-    let open = |connections| -> anyhow::Result<u64> {
-        let wait = until.saturating_duration_since(Instant::now());
-        Ok(handle.run(opening(server, connections, wait), 2 * START_TIMEOUT)?.completed)
-    };
-    // A program has its address a moment before it listens, and refuses connections until then.
-    while open(1)? == 0 {
-        anyhow::ensure!(Instant::now() < until, "{server} takes no connections");
-        std::thread::sleep(TURN);
-    }
-    let (opened, connections) = (open(CONNECTIONS.count)?, CONNECTIONS.count);
+    let connections = CONNECTIONS.count;
+    let opened = handle.run(opening(server, connections, START_TIMEOUT), 2 * START_TIMEOUT)?.completed;
     anyhow::ensure!(
         opened == u64::from(connections),
         "{opened} of {connections} connections to {server} were established"

@@ -27,10 +27,6 @@ pub const FOLDER: &str = "{folder}";
 /// Memory of a store in mebibytes.
 const STORE_MIB: &str = "256";
 
-/// Words of memcached on either host. Without `-u` it does not start as root; another user might
-/// not be allowed to read its files.
-const MEMCACHED: [&str; 6] = ["-p", PORT, "-m", STORE_MIB, "-u", "root"];
-
 /// Where a program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Host {
@@ -62,8 +58,8 @@ pub struct Program {
     pub files: Vec<File>,
     /// The protocol of its requests.
     pub protocol: Arc<dyn Protocol>,
-    /// Whether it prints the address at which it listens, as this project's programs do.
-    pub tells_address: bool,
+    /// Whether it prints `listening on ADDRESS` once it listens; on Tailwater.
+    pub prints_address: bool,
     /// What carries requests and answers.
     pub medium: Medium,
     /// Whether a batch job runs on the same cores.
@@ -88,8 +84,8 @@ impl Program {
     pub fn new(host: Host, app: &'static str, words: &[&str], protocol: Arc<dyn Protocol>) -> Self {
         let arguments = words.iter().map(|&word| word.to_owned()).collect();
         let (files, medium) = (Vec::new(), Medium::Datagram);
-        let (tells_address, batch, estimates, backups) = (true, true, false, None);
-        Self { host, app, arguments, files, protocol, tells_address, medium, batch, estimates, backups }
+        let (prints_address, batch, estimates, backups) = (true, true, false, None);
+        Self { host, app, arguments, files, protocol, prints_address, medium, batch, estimates, backups }
     }
 
     /// Returns the spin server on Tailwater.
@@ -137,18 +133,19 @@ impl Program {
 
     /// memcached; `None` where it is not installed.
     pub fn memcached(threads: usize, protocol: Arc<dyn Protocol>) -> Option<Self> {
-        let words = [&["-l", "127.0.0.1", "-U", PORT][..], &MEMCACHED].concat();
-        Some(Self::foreign(&find("memcached")?, &words, protocol).with_threads(threads))
+        Some(Self::foreign(&find("memcached")?, &memcached_words(&threads.to_string()), protocol))
     }
 
     /// The same memcached, as it is, on Tailwater's threads and network; `None` where it is not
-    /// installed, or this project's `tailwater` is not built.
+    /// installed, or `tailwater` or the library that it preloads is not beside the running program.
     pub fn memcached_as_it_is(threads: usize, protocol: Arc<dyn Protocol>) -> Option<Self> {
-        let (own, path) = (find_own("tailwater")?.display().to_string(), find("memcached")?);
-        let start = [&own, "run", "--posix", "--", path.to_str()?, "-l", "0.0.0.0", "-U", "0"];
-        let words = [&start[..], &MEMCACHED].concat();
-        let program = Self::new(Host::Tailwater, "exec", &words, protocol).with_threads(threads);
-        Some(Self { tells_address: false, ..program }.over(Medium::Stream))
+        let own = std::env::current_exe().ok()?.with_file_name("tailwater");
+        let is_built = own.is_file() && own.with_file_name("libtailwater_posix.so").is_file();
+        let (threads, path) = (threads.to_string(), find("memcached").filter(|_| is_built)?);
+        let start = [own.to_str()?, "run", "--posix", "--", path.to_str()?];
+        let words = [&start[..], &memcached_words(&threads)].concat();
+        let program = Self::new(Host::Tailwater, "exec", &words, protocol).over(Medium::Stream);
+        Some(Self { prints_address: false, ..program })
     }
 
     /// Returns the RocksDB service on Tailwater, with `keys` values of so many bytes each, and its
@@ -166,13 +163,7 @@ impl Program {
     pub fn foreign(path: &std::path::Path, words: &[&str], protocol: Arc<dyn Protocol>) -> Self {
         let path = path.display().to_string();
         let words: Vec<&str> = [path.as_str()].into_iter().chain(words.iter().copied()).collect();
-        Self { tells_address: false, ..Self::new(Host::Linux, "exec", &words, protocol) }
-    }
-
-    /// Returns the same program with the number of its threads as the last word.
-    fn with_threads(mut self, threads: usize) -> Self {
-        self.arguments.extend(["-t".to_owned(), threads.to_string()]);
-        self
+        Self::new(Host::Linux, "exec", &words, protocol)
     }
 
     /// Returns the same program over [`CONNECTIONS`](super::port::CONNECTIONS) or over datagrams.
@@ -224,6 +215,12 @@ impl Program {
         let arguments = self.arguments.iter().map(|word| fill(word)).collect();
         Ok(Prepared { arguments, folder })
     }
+}
+
+/// Returns the words of memcached with so many threads, the same on either host. Without `-u` it
+/// does not start as root; another user might not be allowed to read its files.
+fn memcached_words(threads: &str) -> [&str; 12] {
+    ["-l", "127.0.0.1", "-p", PORT, "-U", PORT, "-m", STORE_MIB, "-t", threads, "-u", "root"]
 }
 
 /// Returns the path of a program of this project: beside the running one, or else in PATH.

@@ -62,9 +62,7 @@ fn programs(threads: usize) -> Vec<(&'static str, Program)> {
         (ARBITER, Program::kv(threads, usr()).estimating()),
         (KV_ON_LINUX, Program::kv_on_linux(threads, usr())),
     ];
-    programs.extend(
-        Program::memcached_as_it_is(threads, usr()).map(|program| (MEMCACHED_AS_IT_IS, program)),
-    );
+    programs.extend(Program::memcached_as_it_is(threads, usr()).map(|program| (MEMCACHED_AS_IT_IS, program)));
     if let Some(program) = Program::memcached(threads, usr()) {
         programs.extend([(MEMCACHED, program.clone()), (MEMCACHED_ALONE, program.alone())]);
     }
