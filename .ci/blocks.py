@@ -152,6 +152,9 @@ def run_script(lines, programs, prefix):
         # workspace has fetched.
         "CARGO_BUILD_BUILD_DIR": str(ROOT / "target"),
         "CARGO_NET_OFFLINE": "true",
+        # As the workspace has it for dependencies, which are then the same ones. No page runs a
+        # debugger.
+        "CARGO_PROFILE_DEV_DEBUG": "false",
     }
     environment.pop("CARGO_TARGET_DIR", None)
     # A file, not a pipe: programs in the background would keep a pipe open.
