@@ -10,6 +10,7 @@ use core::hint::spin_loop;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::Arc;
 use std::time::Duration;
+use tailwater_ports::frame::MacAddr;
 use tailwater_shm::control::Class;
 use tailwater_shm::layout::RuntimeEnds;
 use tailwater_shm::park::Sleep;
@@ -18,6 +19,7 @@ use tailwater_shm::ring::{Consumer, FrameBuffer, Producer};
 use tailwater_shm::{Clock, Cycles, Generation, Grant, KthreadShared, NextOwner, clock};
 
 use crate::shared::Shared;
+use crate::wire::Endpoint;
 #[cfg(test)]
 use {
     rustix::event::{EventfdFlags, eventfd},
@@ -77,6 +79,12 @@ pub struct RawKthread {
 const NAP: Duration = Duration::from_millis(50);
 
 impl RawKthread {
+    /// Returns port 7 of its program.
+    pub(crate) fn endpoint(&self) -> Endpoint {
+        let welcome = &self.shared.welcome;
+        Endpoint { mac: MacAddr(welcome.mac), ip: welcome.ip, port: 7 }
+    }
+
     pub(crate) fn new(shared: Arc<Shared>, index: u16, ends: RuntimeEnds) -> Self {
         Self {
             ingress: ends.ingress,

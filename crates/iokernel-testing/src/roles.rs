@@ -7,26 +7,27 @@ use tailwater_shm::ring::Next;
 use tailwater_shm::{Cycles, clock};
 
 use crate::kthread::{Behaviour, RawKthread, Step};
-use crate::wire::{UDP_HEADERS, turn_around};
+use crate::wire::{UDP_HEADERS, answer_arp, turn_around};
 
 /// Frames answered per step.
 const BATCH: usize = 16;
 
-/// Answers every UDP frame. Into payloads of 16 bytes or more it writes two time stamps (TSC,
-/// little endian): when its tenancy began or it last resumed, and when it read the frame.
+/// Answers every UDP frame, and questions for its MAC address (ARP). Into payloads of 16 bytes or
+/// more it writes two time stamps (TSC, little endian): when its tenancy began or it last resumed,
+/// and when it read the frame.
 #[derive(Debug, Default)]
 pub struct Echo {
     began: Cycles,
     /// When its tenancy began or it last resumed, for other threads to read.
     pub last_began: Arc<AtomicU64>,
-    /// Frames answered.
+    /// UDP frames answered.
     pub answered: Arc<AtomicU64>,
 }
 
 impl Behaviour for Echo {
     fn step(&mut self, kthread: &mut RawKthread) -> Step {
         let (mut done, mut answers) = (0, 0);
-        let mut is_full = false;
+        let (mut is_full, own) = (false, kthread.endpoint());
         while done < BATCH {
             // A ring error by the IOKernel would be a defect of ours.
             let record = match kthread.ingress.next().expect("the IOKernel keeps the ring protocol") {
@@ -53,11 +54,16 @@ impl Behaviour for Echo {
                     frame[UDP_HEADERS..UDP_HEADERS + 8].copy_from_slice(&self.began.to_le_bytes());
                     frame[UDP_HEADERS + 8..UDP_HEADERS + 16].copy_from_slice(&clock::now().to_le_bytes());
                 }
-                slot.write(0, &frame);
-                slot.commit(hash, 0, clock::now());
-                kthread.ring_from_core();
                 answers += 1;
+            } else if let Some(reply) = answer_arp(&frame, own) {
+                // What is behind it pads the frame.
+                frame[..reply.len()].copy_from_slice(&reply);
+            } else {
+                continue;
             }
+            slot.write(0, &frame);
+            slot.commit(hash, 0, clock::now());
+            kthread.ring_from_core();
         }
         self.answered.fetch_add(answers, Ordering::Relaxed);
         kthread.ingress.publish();

@@ -43,7 +43,7 @@ pub(super) struct Flood {
 
 impl Restless for Flood {
     fn step(&mut self, kthread: &mut RawKthread) -> Step {
-        let own = own(kthread);
+        let own = kthread.endpoint();
         let foreign = Endpoint { ip: Ipv4Addr::new(10, 77, 0, 99), ..own };
         let (from, to) = match self.to {
             Some((mac, ip)) => (own, Endpoint { mac, ip, port: 7 }),
@@ -126,7 +126,7 @@ impl Behaviour for Pings {
         }
         self.next = now + kthread.clock.from_ns(PING_PAUSE_NS);
         kthread.words().status.next_timer.store(self.next, Ordering::Relaxed);
-        let frame = udp(own(kthread), at(self.to), &[0; 32]);
+        let frame = udp(kthread.endpoint(), at(self.to), &[0; 32]);
         send(kthread, &frame);
         Step::Busy
     }
@@ -170,16 +170,10 @@ impl FalseErrors {
 
 impl Restless for FalseErrors {
     fn step(&mut self, kthread: &mut RawKthread) -> Step {
-        let frame = self.frame(own(kthread));
+        let frame = self.frame(kthread.endpoint());
         while send(kthread, &frame) {}
         Step::Busy
     }
-}
-
-/// Returns the program's own address.
-fn own(kthread: &RawKthread) -> Endpoint {
-    let welcome = &kthread.shared.welcome;
-    Endpoint { mac: MacAddr(welcome.mac), ip: welcome.ip, port: 7 }
 }
 
 /// Returns the address of another program.

@@ -2,6 +2,7 @@
 //! served.
 
 use crate::common::{Running, ask, child_command, config, endpoint, eventually};
+use crate::tap;
 use std::cell::Cell;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -11,10 +12,17 @@ use tailwater_iokernel_testing::attack::Attack;
 use tailwater_iokernel_testing::child::RawChild;
 use tailwater_iokernel_testing::roles::Echo;
 use tailwater_iokernel_testing::{RawRuntime, RawSpec};
+use tailwater_ports::memory::MemoryPeer;
+use tailwater_shm::control::Class;
+use tailwater_testkit::namespace::in_namespace;
 
 /// Runs an attack beside a service that answers requests, until `enough`.
 fn attack(attack: Attack, config: Config, enough: impl Fn(&Running) -> bool) {
-    let (iokernel, station) = Running::with_station(config);
+    attack_at(Running::with_station(config), attack, enough);
+}
+
+/// As [`attack`], of this IOKernel.
+fn attack_at((iokernel, station): (Running, MemoryPeer), attack: Attack, enough: impl Fn(&Running) -> bool) {
     let service =
         RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
     let stop = AtomicBool::new(false);
@@ -94,6 +102,39 @@ fn a_service_answers_beside_programs_whose_deeds_are_bounded_and_not_charged() {
             answers.get() > 100
         });
     }
+}
+
+#[test]
+fn a_service_answers_beside_a_flood_from_linux_through_another_service() {
+    in_namespace(|| {
+        let config = config();
+        let Some(device) = tap::device(&config) else { return };
+        let iokernel = Running::with_station_beside(config, vec![device]);
+        // Linux got its MAC address, and the polling thread carries both directions.
+        attack_at(iokernel, Attack::TapEcho, |iokernel| {
+            let port = &iokernel.stats.ports()[0];
+            port.injected.get().min(port.transmitted.get()) > 10_000
+        });
+    });
+}
+
+#[test]
+fn a_user_whose_many_services_keep_cores_is_charged_for_what_an_honest_one_waits() {
+    let Some(mut config) = permitting(Attack::ManyServices) else { return };
+    config.grant[0].classes = vec![Class::LatencyCritical];
+    let (iokernel, station) = Running::with_station(config);
+    let service =
+        RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
+    let Some(_attacker) = attacker_of_its_user(&iokernel, Attack::ManyServices) else { return };
+    let mut number = 0;
+    eventually("a millisecond for which the service waited is charged", || {
+        ask(&station, endpoint(&service), number);
+        number += 1;
+        let programs = iokernel.stats.runtimes();
+        let theirs = programs.iter().filter(|program| program.name != "service");
+        theirs.map(|program| program.counters.late_ns.get()).sum::<u64>() > 1_000_000
+    });
+    assert_eq!(iokernel.stats.polling.expelled.get(), 0, "a registration ends for a lie only");
 }
 
 #[test]

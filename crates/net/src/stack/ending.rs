@@ -8,7 +8,7 @@
 #[cfg(not(feature = "tcp"))]
 pub use super::no_tcp::Ending;
 #[cfg(feature = "tcp")]
-pub use super::tcp::Ending;
+pub use super::tcp::ending::Ending;
 
 use super::Stack;
 use crate::outlet::Outlet;

@@ -7,17 +7,19 @@
 //! The file needs the feature `config-file`.
 
 mod class;
+#[cfg(feature = "debug")]
+mod dump_signal;
 mod loss;
 mod settings;
 pub(crate) mod sources;
 mod variables;
 
 pub use class::ProgramClass;
+#[cfg(feature = "debug")]
+pub use dump_signal::DumpSignal;
 pub use loss::OnIoKernelLoss;
 pub use settings::Config;
 
-#[cfg(feature = "debug")]
-use crate::debug::DumpSignal;
 use crate::error::StartError;
 use crate::ground::stderr::print;
 use settings::Settings;

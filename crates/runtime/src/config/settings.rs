@@ -1,8 +1,8 @@
 //! The settings as one source gives them, and all of them together, checked.
 
-use super::{DEFAULT_RING, OnIoKernelLoss, ProgramClass};
 #[cfg(feature = "debug")]
-use crate::debug::DumpSignal;
+use super::dump_signal::DumpSignal;
+use super::{DEFAULT_RING, OnIoKernelLoss, ProgramClass};
 use crate::error::ConfigError;
 use crate::ground::sleepers::MAX_SLEEPERS;
 use crate::records::stack::{MAX_STACK, MIN_STACK};

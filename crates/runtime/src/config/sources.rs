@@ -1,9 +1,9 @@
 //! The operator's settings: `TAILWATER_*` variables, and the file that one of them names.
 
+#[cfg(feature = "debug")]
+use super::dump_signal::DumpSignal;
 use super::settings::Settings;
 use super::{OnIoKernelLoss, ProgramClass, variables};
-#[cfg(feature = "debug")]
-use crate::debug::DumpSignal;
 use crate::error::ConfigError;
 use std::error::Error;
 use std::ffi::OsString;

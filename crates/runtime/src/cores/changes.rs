@@ -1,7 +1,7 @@
 //! Changes of the program's cores, as an iterator for a thread that reacts to them.
 
 use super::held;
-use crate::thread;
+use crate::time;
 use core::time::Duration;
 
 /// Cores that came and went between two looks.
@@ -62,7 +62,7 @@ impl Iterator for Changes {
                 self.known = now;
                 return Some(change);
             }
-            thread::sleep(self.period);
+            time::sleep(self.period);
         }
     }
 }

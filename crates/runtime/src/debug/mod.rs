@@ -30,11 +30,11 @@ mod stall;
 mod unwind;
 mod watch;
 
+#[cfg(feature = "debug")]
+pub use crate::config::DumpSignal;
 pub use counters::{RuntimeCounters, counters};
 #[cfg(feature = "debug")]
 pub use dump::{Dump, ThreadInfo, ThreadState, dump};
-#[cfg(feature = "debug")]
-pub use signal::DumpSignal;
 #[cfg(feature = "debug")]
 pub use unwind::StackFrame;
 pub(crate) use watch::start;

@@ -7,7 +7,9 @@
 
 use super::platform::{Kthreads, Stack};
 #[cfg(feature = "tcp")]
-use super::tcp::{self, Deferred, Socket};
+use super::tcp::deferred::Deferred;
+#[cfg(feature = "tcp")]
+use super::tcp::setup::secrets;
 use crate::egress::{self, EgressError};
 use crate::ground::spin::SpinLock;
 use crate::ground::stderr;
@@ -51,7 +53,7 @@ static NOTICE_DUE: AtomicBool = AtomicBool::new(false);
 pub fn init(config: NetConfig) -> Result<(), ConfigError> {
     // Before `std`'s first random number, whose absence is explained in fewer words.
     #[cfg(feature = "tcp")]
-    let secrets = tcp::secrets();
+    let secrets = secrets();
     // Seeded by the operating system: ports must be hard to guess.
     let seed = std::hash::RandomState::new().hash_one(0);
     PREFIXES.get_or_init(|| (config.prefix, config.ipv6.as_ref().map(|ipv6| ipv6.prefix)));
@@ -215,7 +217,7 @@ impl Batch {
 
 impl InputBatch<Kthreads> for Batch {
     #[cfg(feature = "tcp")]
-    fn defer(&mut self, socket: &Arc<Socket>) -> bool {
+    fn defer(&mut self, socket: &Arc<tailwater_net::tcp::Socket<Kthreads>>) -> bool {
         self.deferred.push(socket)
     }
 

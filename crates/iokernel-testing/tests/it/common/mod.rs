@@ -98,9 +98,15 @@ impl Running {
 
     /// One with a port whose other end is returned.
     pub fn with_station(config: Config) -> (Self, MemoryPeer) {
+        Self::with_station_beside(config, Vec::new())
+    }
+
+    /// As [`with_station`](Self::with_station), with these ports besides, before that one.
+    pub fn with_station_beside(config: Config, mut ports: Vec<Box<dyn Port>>) -> (Self, MemoryPeer) {
         let attachment = Attachment::Station { mac: STATION.mac, ip: Some(STATION.ip) };
         let (port, peer) = memory::pair("station", attachment).unwrap();
-        (Self::start(config, vec![Box::new(port)]), peer)
+        ports.push(Box::new(port));
+        (Self::start(config, ports), peer)
     }
 
     fn runtime(&self, name: &str) -> Option<Arc<RuntimeStats>> {

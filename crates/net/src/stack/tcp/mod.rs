@@ -1,6 +1,6 @@
 //! TCP in the stack: segments in, segments out, timers, and the calls of programs.
 
-mod ending;
+pub(super) mod ending;
 mod expiry;
 mod input;
 mod listen;
@@ -8,5 +8,4 @@ mod open;
 mod output;
 
 pub use crate::tcp::ListenError;
-pub use ending::Ending;
 pub use open::ConnectError;

@@ -4,7 +4,7 @@
 //! reports.
 
 mod corked;
-mod deferred;
+pub(super) mod deferred;
 mod error;
 mod listener;
 mod loan;
@@ -12,7 +12,7 @@ mod open;
 mod options;
 mod rounds;
 mod settings;
-mod setup;
+pub(super) mod setup;
 mod shared;
 mod stream;
 mod tuning;
@@ -29,7 +29,6 @@ pub use tailwater_tcp::{
 #[cfg(feature = "future")]
 pub(crate) use listener::closed;
 pub(crate) use setup::window_of_ring;
-pub(super) use {deferred::Deferred, setup::secrets};
 #[cfg(feature = "future")]
 pub(crate) use {rounds::lend, stream::each};
 
