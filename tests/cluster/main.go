@@ -170,6 +170,7 @@ func (n *node) try() {
 	kubelet.registered()
 	service, job := kubelet.allocates(n.socket())
 	containers.connected("the agent is configured and synchronized", 1)
+	containers.starts()
 	named := containers.creates(service, job)
 	n.registers(append(service.env, named...), kubelet)
 

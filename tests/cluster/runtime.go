@@ -23,10 +23,14 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
+// The number of containers that exist.
+const existing = 3000
+
 type containerRuntime struct {
 	*nri.Adaptation
 	socket       string
 	synchronized atomic.Int32
+	late         atomic.Pointer[string] // What the agent has given a container of its own accord.
 	failed       atomic.Pointer[string]
 }
 
@@ -35,8 +39,13 @@ func startRuntime(socket string, log io.Writer) *containerRuntime {
 	logrus.SetOutput(log)
 	none := socket + ".none"
 	r := &containerRuntime{socket: socket}
-	update := func(context.Context, []*nri.ContainerUpdate) ([]*nri.ContainerUpdate, error) {
-		return nil, fmt.Errorf("the agent updates no container")
+	update := func(_ context.Context, updates []*nri.ContainerUpdate) ([]*nri.ContainerUpdate, error) {
+		var given string
+		for _, u := range updates {
+			given += fmt.Sprint(u.ContainerId, " has cores ", u.Linux.Resources.Cpu.Cpus)
+		}
+		r.late.Store(&given)
+		return nil, nil
 	}
 	adaptation, err := nri.New("containerd", "v2.2.0", r.synchronize, update, nri.WithSocketPath(socket),
 		nri.WithPluginPath(none), nri.WithPluginConfigPath(none))
@@ -62,17 +71,19 @@ func (r *containerRuntime) stop() {
 }
 
 // Tells a plugin of the containers that there are: 6 MB of them, of which a message holds 4. The first
-// has a core, the last a pod with the annotation; both started while no agent ran.
+// has a core and started while no agent ran; the last has a pod with the annotation, and is just being
+// started.
 func (r *containerRuntime) synchronize(ctx context.Context, tell nri.SyncCB) error {
 	var pods []*api.PodSandbox
 	var containers []*api.Container
-	for i := range 3000 {
+	for i := range existing {
 		id := fmt.Sprint(i)
 		pods = append(pods, &api.PodSandbox{Id: id, Name: "pod-" + id, Namespace: "shop"})
 		containers = append(containers, &api.Container{Id: id, PodSandboxId: id, Name: "web",
 			Env: []string{"TEXT=" + strings.Repeat("x", 2000)}})
 	}
-	last := len(pods) - 1
+	last := existing - 1
+	containers[last].State = api.ContainerState_CONTAINER_CREATED
 	containers[0].Annotations = map[string]string{core: "1"}
 	pods[last].Annotations = bestEffort
 	updates, err := tell(ctx, pods, containers)
@@ -95,6 +106,26 @@ func (r *containerRuntime) synchronize(ctx context.Context, tell nri.SyncCB) err
 	}
 	r.synchronized.Add(1)
 	return nil
+}
+
+// The last one has started: containerd gives it no limits that came while it was being started.
+func (r *containerRuntime) starts() {
+	last := fmt.Sprint(existing - 1)
+	err := r.PostStartContainer(context.Background(), &nri.PostStartContainerRequest{
+		Pod:       &api.PodSandbox{Id: last, Name: "pod-" + last, Namespace: "shop", Annotations: bestEffort},
+		Container: &api.Container{Id: last, PodSandboxId: last, Name: "web", State: api.ContainerState_CONTAINER_RUNNING},
+	})
+	if err != nil {
+		fail("PostStartContainer: %v", err)
+	}
+	given := func() string {
+		if text := r.late.Load(); text != nil {
+			return *text
+		}
+		return "nothing"
+	}
+	until("a container that was being started meanwhile gets the lent cores when it has started",
+		func() bool { return given() == last+" has cores 1" }, given)
 }
 
 // Waits until an agent has been synchronized so many times, and is called for containers.

@@ -3,13 +3,14 @@
 
 A service (tailwater-spin) has a load of --load percent of one core, beside a batch job on the same core:
 
-  ours   tailwater-swaptions, which is linked with the runtime
+  linked tailwater-swaptions, which is linked with the runtime
+  plain  two processes of Python with four threads each, under `tailwater run --batch`: the like of what follows
   ray    one node of Ray with its driver, whose tasks compute, under `tailwater run --batch`
   spark  a master, a worker and a driver of Spark, the same
 
 and beside ray and spark on Linux's network, in SCHED_IDLE (`chrt --idle 0`) in the session of the service. Each round
-measures all of them in turn. Printed are the service's 99th percentile over that beside `ours`, the job's rate over
-that on Linux, and how many processes and threads of the job are not batch work.
+measures all of them in turn. Printed are the service's 99th percentile over that beside `linked` and `plain`, the
+job's rate over that on Linux, and how many processes and threads of the job are not batch work.
 
 It needs two CPUs with nothing else on them, a release build of tailwater-cli, tailwater-spin and tailwater-swaptions,
 and a Python that has ray and pyspark (with Java). A round takes about two minutes. Nothing is left: all that is
@@ -58,6 +59,15 @@ while True:
     waiting.append(task.remote())
     count += 1
     print(time.time(), count, flush=True)
+"""
+PLAIN = """
+import os, threading
+def work():
+    while True:
+        sum(i * i % 7 for i in range(250_000))
+os.fork()
+for _ in range(4):
+    threading.Thread(target=work).start()
 """
 SPARK_DRIVER = """
 import time
@@ -145,6 +155,8 @@ class Spark(Cluster):
 
 
 KINDS = {"ray": Ray, "spark": Spark}
+# Jobs without a manager.
+OWN = ("linked", "plain")
 
 
 def wait_for(what, condition, process, log):
@@ -252,9 +264,12 @@ class Bench:
         service = self.run("--name", "spin", "--kthreads", "1", "--ip", ADDRESS.split(":")[0])
         return self.measure(load, [[*service, self.program("tailwater-spin")], *beside], job)
 
-    def beside_ours(self):
-        ours = self.run("--name", "ours", "--kthreads", "1", "--class", "best-effort")
-        return self.measure_on_tailwater(None, [*ours, self.program("tailwater-swaptions")])
+    def beside_linked(self):
+        linked = self.run("--name", "linked", "--kthreads", "1", "--class", "best-effort")
+        return self.measure_on_tailwater(None, [*linked, self.program("tailwater-swaptions")])
+
+    def beside_plain(self):
+        return self.measure_on_tailwater(None, [*self.run("--batch"), str(self.arguments.python), "-c", PLAIN])
 
     def beside_cluster(self, kind):
         found = {}
@@ -284,16 +299,18 @@ def spread(values):
 
 def describe(rounds, jobs):
     """Prints what the rounds have in common."""
-    ours = [each["ours"]["p99_us"] for each in rounds]
-    print(f"service beside our own job: p99 {spread(ours)} us")
+    own = {kind: [each[kind]["p99_us"] for each in rounds] for kind in OWN}
+    for kind, values in own.items():
+        print(f"{kind}: p99 {spread(values)} us")
     for job in jobs:
         here, linux = ([each[job][system] for each in rounds] for system in ("tailwater", "linux"))
         counted = [each[job]["census"] for each in rounds]
         print(f"{job}: p99 {spread([point['p99_us'] for point in here])} us, on Linux "
               f"{spread([point['p99_us'] for point in linux])} us")
-        tail = [point["p99_us"] / own for point, own in zip(here, ours)]
         rate = [point["rate"] / other["rate"] for point, other in zip(here, linux)]
-        print(f"  p99 over that beside our own job: {spread(tail)}, aim at most 1.10")
+        for kind, values in own.items():
+            tail = [point["p99_us"] / value for point, value in zip(here, values)]
+            print(f"  p99 over that beside {kind}: {spread(tail)}, aim at most 1.10")
         print(f"  rate of the job over that in SCHED_IDLE on Linux: {spread(rate)}, aim at least 0.95")
         most = max(counted, key=lambda each: each["threads"])
         print(f"  {most['processes']} processes with {most['threads']} threads, not batch work: "
@@ -329,7 +346,7 @@ def main():
     try:
         bench = Bench(arguments, folder)
         for number in range(arguments.rounds):
-            each = {"ours": bench.beside_ours()}
+            each = {"linked": bench.beside_linked(), "plain": bench.beside_plain()}
             for job in jobs:
                 each[job] = bench.beside_cluster(job)
             print(f"round {number + 1}: {json.dumps(each)}", flush=True)

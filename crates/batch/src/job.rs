@@ -1,9 +1,9 @@
 //! A batch job from its start to the end of its last process.
 //!
 //! Owns the supervision: the calling process adopts what the job leaves behind
-//! (`PR_SET_CHILD_SUBREAPER`, prctl(2)), keeps it under its conditions (`keep`), passes signals
-//! on, answers questions ([`Desk`]), and has the program's exit status. The job leads a session of
-//! its own, so a terminal's signals reach the supervisor only.
+//! (`PR_SET_CHILD_SUBREAPER`, prctl(2)), passes signals on, answers questions ([`Desk`]), and has
+//! the program's exit status. Another thread looks at the job's processes (`looks`). The job leads
+//! a session of its own, so a terminal's signals reach the supervisor only.
 //!
 //! | signal to the supervisor | does |
 //! |---|---|
@@ -22,7 +22,6 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
-use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -33,13 +32,10 @@ use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SI
 use signal_hook::iterator::backend::{Handle, SignalDelivery};
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
-use crate::keep::Keeper;
+use crate::looks::{Looks, PERIOD};
 use crate::notice::{Desk, Notice};
 use crate::proc::{descendants, own};
 use crate::usage::Account;
-
-/// Time between two samples of what the job got.
-const PERIOD: Duration = Duration::from_secs(1);
 
 /// The signals that are handled.
 const SIGNALS: [i32; 9] = [SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2];
@@ -72,11 +68,10 @@ impl Supervisor {
     /// # Errors
     /// If it cannot be started.
     pub fn run(mut self, command: &mut Command, mut notice: Notice) -> io::Result<ExitStatus> {
+        let mut looks = own().map(|own| Looks::at_descendants(own, &notice.cores)).transpose()?;
         let child = command.spawn()?;
         let first = Pid::from_child(&child);
         notice.pid = first.as_raw_nonzero().get();
-        let mut account = Account::of_descendants(own());
-        let mut keeper = own().map(|own| Keeper::of_descendants(own, &notice.cores));
         let mut status = None;
         loop {
             match wait(WaitOptions::NOHANG) {
@@ -89,15 +84,12 @@ impl Supervisor {
                 // No child is left.
                 Err(_) => break,
             }
-            self.wait_for_event(keeper.as_ref().map_or(PERIOD, Keeper::remaining));
+            self.wait_for_event();
             for signal in self.signals.pending().collect::<Vec<_>>() {
                 // Waited for, its number may be that of another process group.
                 pass(signal, status.is_none().then_some(first));
             }
-            if let Some(keeper) = &mut keeper {
-                keeper.look();
-            }
-            self.answer(&mut account, &notice);
+            self.answer(looks.as_mut(), &mut notice);
         }
         self.handle.close();
         // `None` only where another part of the process has waited for the child.
@@ -106,9 +98,12 @@ impl Supervisor {
 
     /// Waits until a signal asks this process to end, or `goes_on` returns false, which is called
     /// about once a second. `notice` describes the job, whose usage is that of a group.
-    pub fn watch(mut self, mut account: Account, notice: &Notice, mut goes_on: impl FnMut() -> bool) {
+    pub fn watch(mut self, account: Account, notice: &Notice, mut goes_on: impl FnMut() -> bool) {
+        let mut notice = notice.clone();
+        // Without a thread for it the group is the same job, whose usage is not told.
+        let mut looks = Looks::at_group(account, &notice.cores).ok();
         while goes_on() {
-            self.wait_for_event(PERIOD);
+            self.wait_for_event();
             for signal in self.signals.pending().collect::<Vec<_>>() {
                 match signal {
                     SIGINT | SIGTERM | SIGHUP | SIGQUIT => return self.handle.close(),
@@ -118,25 +113,28 @@ impl Supervisor {
                     _ => {}
                 }
             }
-            self.answer(&mut account, notice);
+            self.answer(looks.as_mut(), &mut notice);
         }
         self.handle.close();
     }
 
-    /// Samples what the job got, and answers those that ask.
-    fn answer(&self, account: &mut Account, notice: &Notice) {
-        let usage = account.usage();
+    /// Answers those that ask with what the last look has found.
+    fn answer(&self, looks: Option<&mut Looks>, notice: &mut Notice) {
+        // Read also if none asks: the channel is to stay short.
+        if let Some(looks) = looks {
+            notice.usage.clone_from(looks.usage());
+        }
         if let Some(desk) = &self.desk {
-            desk.answer(|| Notice { usage: usage.clone(), ..notice.clone() });
+            desk.answer(notice);
         }
     }
 
-    /// Waits for a signal, a question, the next sample, or as long as this.
-    fn wait_for_event(&self, most: Duration) {
+    /// Waits for a signal, a question, or the next look.
+    fn wait_for_event(&self) {
         let mut fds = vec![PollFd::from_borrowed_fd(self.signals.get_read().as_fd(), PollFlags::IN)];
         fds.extend(self.desk.iter().map(|desk| PollFd::new(desk.listener(), PollFlags::IN)));
-        let most = most.min(PERIOD);
-        let timeout = Timespec { tv_sec: most.as_secs().cast_signed(), tv_nsec: most.subsec_nanos().into() };
+        let timeout =
+            Timespec { tv_sec: PERIOD.as_secs().cast_signed(), tv_nsec: PERIOD.subsec_nanos().into() };
         // Interrupted by a signal: it is pending then.
         let _ = poll(&mut fds, Some(&timeout));
     }

@@ -18,11 +18,9 @@ use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::conditions::{set_of, try_to_lower_session};
+use crate::looks::PERIOD;
 use crate::proc::{Stat, descendants, threads};
 use crate::sys;
-
-/// Time between two looks.
-const PERIOD: Duration = Duration::from_secs(1);
 
 /// The same after Linux has refused a weight: it takes one in 100 ms.
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
@@ -82,6 +80,9 @@ impl Keeper {
         // One that has ended, or is another user's now, is not this job's.
         let _ = sys::set_idle_io(tid);
         let Ok(chosen) = sched_getaffinity(Pid::from_raw(tid)) else { return };
+        if chosen == self.cores {
+            return;
+        }
         let mut left = CpuSet::new();
         let both = (0..CpuSet::MAX_CPU).filter(|&core| self.cores.is_set(core) && chosen.is_set(core));
         both.for_each(|core| left.set(core));

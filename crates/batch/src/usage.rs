@@ -40,7 +40,7 @@ pub struct Usage {
 /// Whose account it is.
 #[derive(Debug)]
 enum Source {
-    Descendants(Option<i32>),
+    Descendants(i32),
     Group { folder: PathBuf, kept: Option<Kept> },
 }
 
@@ -106,9 +106,9 @@ pub struct Account {
 }
 
 impl Account {
-    /// Begins the account of the descendants of process `root`; `None`: they are not known.
+    /// Begins the account of the descendants of process `root`.
     #[must_use]
-    pub fn of_descendants(root: Option<i32>) -> Self {
+    pub fn of_descendants(root: i32) -> Self {
         Self::new(Source::Descendants(root), 0)
     }
 
@@ -146,8 +146,8 @@ impl Account {
         let mut delta: BTreeMap<usize, u64> = BTreeMap::new();
         let (processes, mut total): (Vec<i32>, u64) = match &self.source {
             Source::Descendants(root) => {
-                let ended = root.and_then(Stat::of_process).map_or(0, |stat| stat.children_ns);
-                (root.map(descendants).into_iter().flatten().skip(1).collect(), ended)
+                let ended = Stat::of_process(*root).map_or(0, |stat| stat.children_ns);
+                (descendants(*root).into_iter().skip(1).collect(), ended)
             }
             Source::Group { folder, .. } => (members(folder), 0),
         };
@@ -155,11 +155,13 @@ impl Account {
             let Some(first) = Stat::of_process(pid) else { continue };
             total += first.process_ns + first.children_ns;
             for tid in threads(pid) {
-                let core = Stat::of_thread(pid, tid).map(|stat| stat.core);
-                let Some((core, ns)) = core.zip(thread_ns(pid, tid)) else { continue };
-                let before = self.threads.get(&tid).copied().unwrap_or(0);
-                *delta.entry(core).or_default() += ns.saturating_sub(before);
+                let Some(ns) = thread_ns(pid, tid) else { continue };
                 seen.insert(tid, ns);
+                let got = ns.saturating_sub(self.threads.get(&tid).copied().unwrap_or(0));
+                // Most threads of a large job sleep: their cores need not be read.
+                if let Some(stat) = (got > 0).then(|| Stat::of_thread(pid, tid)).flatten() {
+                    *delta.entry(stat.core).or_default() += got;
+                }
             }
         }
         if let Source::Group { kept, .. } = &self.source {

@@ -6,9 +6,7 @@
 use std::collections::VecDeque;
 
 use serde_json::Value;
-
-/// Longest name of a program at an IOKernel, in characters.
-const MOST_CHARS: usize = 64;
+use tailwater_shm::control::MAX_NAME;
 
 /// One look at the statistics.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -86,7 +84,7 @@ impl Window {
 #[must_use]
 pub fn name(namespace: &str, pod: &str, container: &str) -> String {
     let whole = format!("{namespace}/{pod}/{container}");
-    if whole.len() <= MOST_CHARS {
+    if whole.len() <= MAX_NAME {
         return whole;
     }
     // FNV-1a (draft-eastlake-fnv), which is the same for each version of this program.
@@ -95,7 +93,7 @@ pub fn name(namespace: &str, pod: &str, container: &str) -> String {
     // Names of Kubernetes are ASCII. A namespace has 63 characters at most; it is cut further so
     // that a slash stays.
     let begin: String = namespace.chars().take(20).collect();
-    let rest: String = format!("{pod}/{container}").chars().take(MOST_CHARS - begin.len() - 10).collect();
+    let rest: String = format!("{pod}/{container}").chars().take(MAX_NAME - begin.len() - 10).collect();
     format!("{begin}/{rest}~{hash:08x}")
 }
 
@@ -148,8 +146,8 @@ mod tests {
         assert_eq!(name("shop", "web-7", "web"), "shop/web-7/web");
         let long = |container: &str| name(&"n".repeat(63), &"p".repeat(253), container);
         let (a, b) = (long("a"), long("b"));
-        assert!(a.len() <= MOST_CHARS && a.contains('/') && a != b, "{a} {b}");
-        assert_eq!(name("n", &"p".repeat(60), "c").len(), MOST_CHARS);
-        assert!(name("n", &"p".repeat(61), "c").len() <= MOST_CHARS);
+        assert!(a.len() <= MAX_NAME && a.contains('/') && a != b, "{a} {b}");
+        assert_eq!(name("n", &"p".repeat(60), "c").len(), MAX_NAME);
+        assert!(name("n", &"p".repeat(61), "c").len() <= MAX_NAME);
     }
 }

@@ -20,7 +20,7 @@ use rustix::process::geteuid;
 use tailwater_batch::group::Scope;
 use tailwater_batch::job::Supervisor;
 use tailwater_batch::notice::Notice;
-use tailwater_batch::proc::Process;
+use tailwater_batch::proc::{Process, own};
 use tailwater_batch::usage::{Account, Usage};
 use tailwater_batch::{Conditions, follow};
 use tailwater_host::BatchGroup;
@@ -121,6 +121,13 @@ pub fn run(args: &BatchArgs, iokernel: &str, name: Option<&str>, program: &[OsSt
         usage: Usage::default(),
     };
     let called = |otherwise: String| notice(name.map_or(otherwise, str::to_owned));
+    if let Some(pid) = args.pid {
+        anyhow::ensure!(
+            own().is_some(),
+            "/proc is of another PID namespace, where {pid} is the number of another process: mount the one of this \
+             namespace (unshare --mount-proc), or run this where /proc was mounted"
+        );
+    }
     match (args.pid, &args.cgroup) {
         (Some(pid), _) if args.one_way => lower(pid, &cores),
         (Some(pid), _) => {

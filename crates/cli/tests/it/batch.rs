@@ -126,6 +126,11 @@ fn a_job_in_a_pid_namespace_whose_proc_is_anothers_harms_no_stranger() {
         until [ "$(cut -d ' ' -f 6 /proc/$stranger/stat)" = $stranger ]; do :; done
         before=$(state)
         unshare --pid --fork --kill-child "$0" run --batch --iokernel "$1" -- sleep 2.5 || exit
+        # In the inner namespace process 1 runs, too.
+        for way in "" --one-way; do
+            inner="$0 run --batch --iokernel $1 --pid 1 $way 2>&1 | grep -q 'another PID namespace'"
+            unshare --pid --fork --kill-child sh -c "$inner" || { echo "--pid $way is not refused"; exit 1; }
+        done
         [ "$(state)" = "$before" ] || { echo "before: $before; after: $(state)"; exit 1; }
     "#;
     let mut machine = Command::new("unshare");

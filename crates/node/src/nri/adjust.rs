@@ -17,10 +17,10 @@
 //! thus gives no access to the IOKernel, which takes root of a container without a user namespace
 //! for root of the node.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::api::{
-    Adjustment, Container, ContainerRequest, Cpu, IDLE, IoPriority, Linux, Number, Pod, Resources,
+    Adjustment, CREATED, Container, ContainerRequest, Cpu, IDLE, IoPriority, Linux, Number, Pod, Resources,
     Synchronize, Update, UpdateLinux, Variable,
 };
 use crate::cores::{Look, name};
@@ -137,6 +137,13 @@ impl Existing {
         }
     }
 
+    /// Returns the numbers of those that have not started.
+    #[must_use]
+    pub fn unstarted(&self) -> HashSet<String> {
+        let unstarted = self.containers.iter().filter(|container| container.state == CREATED);
+        unstarted.map(|container| container.id.clone()).collect()
+    }
+
     /// Returns what becomes of their limits. The name, the class of I/O and `cpu.idle` are given to
     /// a container before it starts only.
     #[must_use]
@@ -168,7 +175,8 @@ mod tests {
         let variables = variables.iter().map(|&variable| variable.to_owned()).collect();
         let (id, name) = ("7".to_owned(), "xz".to_owned());
         let annotations = map(devices.as_slice());
-        let container = Container { id, pod: "p".to_owned(), name, annotations, variables };
+        let state = CREATED;
+        let container = Container { id, pod: "p".to_owned(), name, state, annotations, variables };
         ContainerRequest { pod: Some(pod), container: Some(container) }
     }
 

@@ -10,9 +10,15 @@ use std::collections::HashMap;
 pub const RUNTIME: &str = "nri.pkg.api.v1alpha1.Runtime";
 /// Its call for a plugin that begins.
 pub const REGISTER: &str = "RegisterPlugin";
+/// Its call for limits that it has not asked for. The message is [`UpdateResponse`].
+pub const UPDATE: &str = "UpdateContainers";
+/// The number of the event that a container has started.
+pub const STARTED: i32 = 7;
 /// The events that the plugin is called for, as bits of a set: a container is created (number 4),
-/// and its limits are changed (8).
-pub const EVENTS: i32 = 1 << 3 | 1 << 7;
+/// has started, and its limits are changed (8).
+pub const EVENTS: i32 = 1 << 3 | 1 << (STARTED - 1) | 1 << 7;
+/// The state of a container that has not started (`CONTAINER_CREATED`).
+pub const CREATED: i32 = 1;
 /// `INVALID_ARGUMENT` (gRPC status codes): the message cannot be decoded.
 pub const INVALID_ARGUMENT: i32 = 3;
 /// `UNIMPLEMENTED` (gRPC status codes).
@@ -100,7 +106,21 @@ pub struct Synchronized {
     pub more: bool,
 }
 
-/// A container is about to be created, or its limits are about to be changed.
+/// An event, as told by a container runtime that has no call for it.
+#[derive(Clone, PartialEq, prost::Message)]
+pub struct StateChange {
+    /// Its number.
+    #[prost(int32, tag = "1")]
+    pub event: i32,
+    /// The pod.
+    #[prost(message, optional, tag = "2")]
+    pub pod: Option<Pod>,
+    /// The container, if it is one's.
+    #[prost(message, optional, tag = "3")]
+    pub container: Option<Container>,
+}
+
+/// A container is about to be created, has started, or its limits are about to be changed.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct ContainerRequest {
     /// Its pod.
@@ -140,6 +160,9 @@ pub struct Container {
     /// Its name in the pod.
     #[prost(string, tag = "3")]
     pub name: String,
+    /// Its state, such as [`CREATED`].
+    #[prost(int32, tag = "4")]
+    pub state: i32,
     /// Its annotations: what device plugins gave with its devices, and others.
     #[prost(map = "string, string", tag = "6")]
     pub annotations: HashMap<String, String>,

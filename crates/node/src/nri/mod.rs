@@ -10,12 +10,15 @@
 //! Owns the conversation: registration, configuration, what becomes of the containers that exist,
 //! and an answer for each one that is created, or whose limits are changed. A container runtime
 //! tells the containers that exist once in a connection: if they have been given other cores than
-//! the IOKernel lends now, the connection is made anew.
+//! the IOKernel lends now, the connection is made anew. containerd writes limits of one that has
+//! not started to its configuration only, which is read no more while it is being started: such a
+//! container gets them once more when it has.
 
 pub mod adjust;
 pub mod api;
 pub mod frames;
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::future::pending;
 use std::path::{Path, PathBuf};
@@ -32,7 +35,7 @@ use crate::watch::{State, States};
 use adjust::{Existing, adjust, keep};
 use api::{
     ConfigureResponse, ContainerRequest, CreateResponse, REGISTER, RegisterPlugin, Reply, Request,
-    Synchronize, Synchronized, UpdateResponse,
+    StateChange, Synchronize, Synchronized, UPDATE, Update, UpdateResponse,
 };
 use frames::{Frame, Kind, PLUGIN, RUNTIME, Reader};
 
@@ -42,6 +45,9 @@ const BETWEEN_ATTEMPTS: Duration = Duration::from_secs(2);
 /// Longest wait for the IOKernel's first answer: a connection before it would be made anew after
 /// it.
 const FIRST_LOOK: Duration = Duration::from_secs(2);
+
+/// The stream of the registration, the first one.
+const REGISTRATION: u32 = 1;
 
 /// Serves the container runtime at a socket, for ever.
 pub async fn run(socket: Option<PathBuf>, mut states: States) -> Infallible {
@@ -67,17 +73,11 @@ async fn serve(socket: &Path, states: &States) -> anyhow::Result<()> {
         format!("no NRI at {} (containerd 2, CRI-O; --nri names it, --no-nri does without)", socket.display())
     })?;
     let own = RegisterPlugin { name: "tailwater".to_owned(), index: "50".to_owned() };
-    let request = Request {
-        service: api::RUNTIME.to_owned(),
-        method: REGISTER.to_owned(),
-        payload: own.encode_to_vec(),
-    };
     // Streams of a client have odd numbers (ttrpc).
-    let first =
-        Frame { connection: RUNTIME, stream: 1, kind: Kind::Request, payload: request.encode_to_vec() };
-    frames::write(&mut stream, &first).await?;
+    let mut own_stream = REGISTRATION;
+    frames::write(&mut stream, &call(own_stream, REGISTER, &own)).await?;
     let mut reader = Reader::default();
-    let mut answers = Answers { states, has_idle: has_idle(), existing: Existing::default(), given: None };
+    let mut answers = Answers::new(states);
     loop {
         let frame = select! {
             biased;
@@ -88,19 +88,34 @@ async fn serve(socket: &Path, states: &States) -> anyhow::Result<()> {
             (RUNTIME, Kind::Response) => {
                 let reply = Reply::decode(&*frame.payload)?;
                 if let Some(status) = reply.status.filter(|status| status.code != 0) {
-                    bail!("the container runtime refuses the plugin: {}", status.message);
+                    let refused = if frame.stream == REGISTRATION { "the plugin" } else { "limits" };
+                    bail!("the container runtime refuses {refused}: {}", status.message);
                 }
-                eprintln!("tailwater-node: registered at the container runtime");
+                if frame.stream == REGISTRATION {
+                    eprintln!("tailwater-node: registered at the container runtime");
+                }
             }
             (PLUGIN, Kind::Request) => {
                 let request = Request::decode(&*frame.payload)?;
                 let reply = answers.answer(&request);
                 let answered = Frame { kind: Kind::Response, payload: reply.encode_to_vec(), ..frame };
                 frames::write(&mut stream, &answered).await?;
+                if let Some(late) = answers.late.take() {
+                    own_stream += 2;
+                    let update = UpdateResponse { updates: vec![late] };
+                    frames::write(&mut stream, &call(own_stream, UPDATE, &update)).await?;
+                }
             }
             _ => bail!("the container runtime sent an unexpected message"),
         }
     }
+}
+
+/// Returns a call of the container runtime.
+fn call(stream: u32, method: &str, message: &impl Message) -> Frame {
+    let (service, method) = (api::RUNTIME.to_owned(), method.to_owned());
+    let request = Request { service, method, payload: message.encode_to_vec() };
+    Frame { connection: RUNTIME, stream, kind: Kind::Request, payload: request.encode_to_vec() }
 }
 
 /// Waits until the IOKernel lends other cores than the containers that exist have been given.
@@ -126,9 +141,18 @@ struct Answers<'a> {
     /// The cores that containers have been given, empty if one has got none while no IOKernel
     /// answered; `None` until the list of those that exist has come.
     given: Option<String>,
+    /// Containers, by number, that had not started when their list came.
+    unstarted: HashSet<String>,
+    /// The limits of one of them that has started since.
+    late: Option<Update>,
 }
 
-impl Answers<'_> {
+impl<'a> Answers<'a> {
+    fn new(states: &'a States) -> Self {
+        let (existing, unstarted) = (Existing::default(), HashSet::new());
+        Self { states, has_idle: has_idle(), existing, given: None, unstarted, late: None }
+    }
+
     /// Answers one call.
     fn answer(&mut self, request: &Request) -> Reply {
         let look = self.states.borrow().as_ref().map(|state| state.look.clone());
@@ -139,8 +163,15 @@ impl Answers<'_> {
         let answered = match request.method.as_str() {
             "Configure" => Ok(ConfigureResponse { events: api::EVENTS }.encode_to_vec()),
             "Synchronize" => Synchronize::decode(&*request.payload).map(|part| self.synchronize(part, look)),
-            // Answered by a message without fields.
-            "Shutdown" | "StateChange" => Ok(Vec::new()),
+            "Shutdown" => Ok(Vec::new()),
+            "PostStartContainer" => {
+                ContainerRequest::decode(&*request.payload).map(|started| self.started(&started, look))
+            }
+            "StateChange" => StateChange::decode(&*request.payload).map(|change| {
+                let StateChange { event, pod, container } = change;
+                let container = container.filter(|_| event == api::STARTED);
+                self.started(&ContainerRequest { pod, container }, look)
+            }),
             "CreateContainer" => ContainerRequest::decode(&*request.payload)
                 .map(|wish| CreateResponse { adjust: adjust(&wish, look, self.has_idle) }.encode_to_vec()),
             "UpdateContainer" => ContainerRequest::decode(&*request.payload)
@@ -162,8 +193,17 @@ impl Answers<'_> {
             return Synchronized { updates: Vec::new(), more }.encode_to_vec();
         }
         self.given = Some(look.map(Look::cpuset).unwrap_or_default());
-        let updates = std::mem::take(&mut self.existing).updates(look);
-        Synchronized { updates, more }.encode_to_vec()
+        let existing = std::mem::take(&mut self.existing);
+        self.unstarted = existing.unstarted();
+        Synchronized { updates: existing.updates(look), more }.encode_to_vec()
+    }
+
+    /// Enters that a container has started. The answer has no fields.
+    fn started(&mut self, started: &ContainerRequest, look: Option<&Look>) -> Vec<u8> {
+        if started.container.as_ref().is_some_and(|container| self.unstarted.remove(&container.id)) {
+            self.late = keep(started, look);
+        }
+        Vec::new()
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use prost::Message;
 use tailwater_node::nri::api::{
     self, ConfigureResponse, Container, ContainerRequest, CreateResponse, Number, Pod, RegisterPlugin, Reply,
-    Request, Synchronize, Synchronized, Update, UpdateResponse,
+    Request, StateChange, Synchronize, Synchronized, Update, UpdateResponse,
 };
 use tailwater_node::nri::frames::{Frame, Kind, PLUGIN, RUNTIME, Reader, write};
 use tokio::net::{UnixListener, UnixStream};
@@ -23,15 +23,21 @@ const PATIENCE: Duration = Duration::from_secs(120);
 async fn accept(listener: &UnixListener) -> UnixStream {
     let connected = timeout(PATIENCE, listener.accept()).await.expect("the agent connects in time");
     let (mut stream, _) = connected.expect("it is accepted");
-    let frame = Reader::default().read(&mut stream).await.expect("a registration");
+    let plugin: RegisterPlugin = called(&mut stream, "RegisterPlugin").await;
+    assert!(plugin.index.len() == 2 && plugin.index.bytes().all(|digit| digit.is_ascii_digit()));
+    stream
+}
+
+/// Answers a call of the agent; returns its message.
+async fn called<M: Message + Default>(stream: &mut UnixStream, method: &str) -> M {
+    let read = timeout(PATIENCE, async { Reader::default().read(stream).await }).await;
+    let frame = read.expect("the agent calls in time").expect("a call");
     assert_eq!((frame.connection, frame.kind), (RUNTIME, Kind::Request));
     let request = Request::decode(&*frame.payload).expect("a call");
-    assert_eq!((&*request.service, &*request.method), (api::RUNTIME, "RegisterPlugin"));
-    let plugin = RegisterPlugin::decode(&*request.payload).expect("its message");
-    assert!(plugin.index.len() == 2 && plugin.index.bytes().all(|digit| digit.is_ascii_digit()));
+    assert_eq!((&*request.service, &*request.method), (api::RUNTIME, method));
     let reply = Frame { kind: Kind::Response, payload: Reply::default().encode_to_vec(), ..frame };
-    write(&mut stream, &reply).await.expect("the agent reads");
-    stream
+    write(stream, &reply).await.expect("the agent reads");
+    M::decode(&*request.payload).expect("its message")
 }
 
 /// Calls the agent.
@@ -49,7 +55,8 @@ async fn call(stream: &mut UnixStream, method: &str, message: &impl Message) -> 
 fn batch() -> ContainerRequest {
     let annotations = HashMap::from([("tailwater.io/class".to_owned(), "best-effort".to_owned())]);
     let (id, name, namespace) = ("p".to_owned(), "xz-1".to_owned(), "night".to_owned());
-    let container = Container { id: "7".to_owned(), pod: id.clone(), ..Container::default() };
+    let (pod, state) = (id.clone(), api::CREATED);
+    let container = Container { id: "7".to_owned(), pod, state, ..Container::default() };
     ContainerRequest { pod: Some(Pod { id, name, namespace, annotations }), container: Some(container) }
 }
 
@@ -133,6 +140,37 @@ fn annotated_pods_become_co_runners_also_when_the_container_runtime_starts_again
             // Field 1 of the message is a number here.
             let garbled = call(&mut stream, "CreateContainer", &Number { value: 1 }).await;
             assert_eq!(garbled.status.expect("it fails").code, api::INVALID_ARGUMENT);
+        }
+    });
+}
+
+#[test]
+fn a_container_that_is_being_started_at_the_registration_gets_the_lent_cores_once_it_has_started() {
+    let folder = folder();
+    let _iokernel = IoKernel::start(folder.path(), &[1, 3], &[]);
+    let socket = folder.path().join("nri.sock");
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let listener = UnixListener::bind(&socket).expect("it listens");
+        let _agent = agent(folder.path());
+        let ContainerRequest { pod, container } = batch();
+        let event = StateChange { event: api::STARTED, pod, container };
+        // A container runtime has a call for the event, or did not yet have one.
+        for has_call in [true, false] {
+            let mut stream = synchronized(&listener, "1,3").await;
+            for is_first in [true, false] {
+                let reply = match has_call {
+                    true => call(&mut stream, "PostStartContainer", &batch()).await,
+                    false => call(&mut stream, "StateChange", &event).await,
+                };
+                assert_eq!(reply, Reply::default());
+                if is_first {
+                    let UpdateResponse { updates } = called(&mut stream, "UpdateContainers").await;
+                    assert_eq!(cores(updates), ["1,3"]);
+                }
+            }
+            // The next message is an answer: it was given the cores once.
+            call(&mut stream, "Shutdown", &()).await;
         }
     });
 }

@@ -60,6 +60,9 @@ pub const MAX_MESSAGE: usize = 192 * 1024;
 /// and some more.
 pub const MAX_FDS: usize = 48;
 
+/// Maximum length of a program's name in characters.
+pub const MAX_NAME: usize = 64;
+
 /// Maximum time until a connection that has been requested waits to be accepted.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 

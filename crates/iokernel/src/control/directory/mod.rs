@@ -23,7 +23,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tailwater_ports::frame::MacAddr;
 
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::{Instance, Register};
+use tailwater_shm::control::{Instance, MAX_NAME, Register};
 use tailwater_shm::layout::RegionSpec;
 use tailwater_shm::{Version, board};
 
@@ -32,9 +32,6 @@ use crate::authority::{Authority, Denial, Held, Usage, User};
 use crate::config::Config;
 pub use instances::NotBeside;
 pub use refusal::{Holders, Refusal};
-
-/// Maximum length of a runtime's name in characters.
-const MAX_NAME: usize = 64;
 
 /// Maximum number of kthreads of all runtimes together.
 const MACHINE_KTHREADS: usize = board::PLACES as usize;

@@ -5,12 +5,12 @@ use std::net::Ipv4Addr;
 use tailwater_ports::frame::MacAddr;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Version;
-use tailwater_shm::control::ControlError;
+use tailwater_shm::control::{ControlError, MAX_NAME};
 use tailwater_shm::layout::SpecError;
 use tailwater_shm::memory::MemoryError;
 
+use super::MACHINE_KTHREADS;
 use super::instances::NotBeside;
-use super::{MACHINE_KTHREADS, MAX_NAME};
 use crate::authority::Denial;
 
 /// Why a registration was refused. The runtime shows the text to its user.

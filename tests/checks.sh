@@ -1,0 +1,37 @@
+# What the scripts with checks of a cluster manager have in common; sourced by them.
+#
+# Each check prints a line; the first that fails ends the script, which has `set -e`. The script has a
+# folder $work, in which the last command's output is kept, and a function `explain`, which prints what
+# may be the cause of a failure.
+# shellcheck shell=bash
+
+# failed WHAT COMMAND...: says so.
+failed() {
+    local what=$1
+    shift
+    echo "FAILED: $what: $*"
+    cat "$work/out"
+    explain 2>&1
+    return 1
+}
+
+# until_true WHAT COMMAND...: waits for a command to succeed, at most two minutes.
+until_true() {
+    local what=$1 until=$((SECONDS + 120))
+    shift
+    while [ $SECONDS -lt $until ]; do
+        if "$@" >"$work/out" 2>&1; then echo "ok: $what"; return 0; fi
+        sleep 0.2
+    done
+    failed "$what" "waited in vain:" "$@"
+}
+
+# is EXPECTED COMMAND...: a command prints EXPECTED.
+is() {
+    local expected=$1 got
+    shift
+    got=$("$@") || return 1
+    [ "$got" = "$expected" ] && return 0
+    printf 'expected:\n%s\ngot:\n%s\n' "$expected" "$got"
+    return 1
+}
