@@ -12,7 +12,7 @@
 //! Linux may go on using the interface, by its MAC address, by its IP addresses or by ports. In the
 //! last two cases programs are behind the same MAC address: modules `addresses` and `ports`
 //! translate each frame, and say who is who. Module `sharing` keeps up with what Linux has, which
-//! module `linux` reads.
+//! module `linux` reads; `ways` decides by which of Linux's routes a frame leaves.
 //!
 //! The fastest mode is tried first; the log and the statistics show the one in use:
 //!
@@ -31,12 +31,13 @@ mod behind;
 mod follow;
 mod handover;
 mod latest;
-mod linux;
+pub(crate) mod linux;
 mod make;
 mod ports;
 pub(crate) mod program;
 mod sharing;
 mod spec;
+mod ways;
 
 pub(crate) use follow::Follower;
 pub use spec::{MAX_QUEUES, Outgoing, Share, XdpMode, XdpSpec, ZeroCopy};
@@ -223,7 +224,7 @@ impl XdpPort {
                 )
             }
         };
-        let rules = self.rules().map_or_else(String::new, |rules| format!(" ({rules})"));
+        let rules = self.rules(index).map_or_else(String::new, |rules| format!(" ({rules})"));
         let found = format!("AF_XDP on {name}{behind}, queues: {queues}{rules}");
         if inherits {
             return Ok(found);
@@ -330,9 +331,6 @@ impl Port for XdpPort {
         let (mode, copy) = (facts.mode, facts.copy);
         let (port, there) = (&self.spec.interface, interface.receive_queues());
         tracing::info!(port, mode, copy, queues = count, "AF_XDP");
-        if let Some(rules) = self.rules() {
-            tracing::warn!(port, "{rules}");
-        }
         if count < there {
             tracing::warn!(port, there, queues = count, "frames on the other queues go to Linux");
         }

@@ -8,9 +8,9 @@
 //! it keeps from one IOKernel to the next.
 //!
 //! # Next hops
-//! Those of Linux's main table, and stations from its table of neighbours. A neighbour that Linux
-//! does not know is found by it when a program sends there; the routers of the routes are used once
-//! a second, so that Linux checks them.
+//! Those of Linux's routes by its routing rules ([`ways`](crate::xdp::ways)), and stations from its
+//! table of neighbours. A neighbour that Linux does not know is found by it when a program sends
+//! there; the routers of the routes are used once a second, so that Linux checks them.
 //!
 //! # Crash and lie
 //!
@@ -93,6 +93,10 @@ pub(in crate::xdp) struct Steering {
     next_hold: Option<Instant>,
     /// This IOKernel ends, and its programs wait for the next one.
     ending: bool,
+    /// Routers of the ways out.
+    routers: HashSet<IpAddr>,
+    /// Which routing rules are not followed, as it was logged last.
+    unfollowed: Option<String>,
     /// Linux's addresses and routers, which no program may have.
     taken: HashSet<IpAddr>,
     taken_changed: bool,
@@ -136,6 +140,8 @@ impl Steering {
             unheld: HashSet::new(),
             next_hold: None,
             ending: false,
+            routers: HashSet::new(),
+            unfollowed: None,
             taken: HashSet::new(),
             taken_changed: true,
         })
@@ -287,25 +293,24 @@ impl Steering {
         for ip in self.wanted.take() {
             let _ = self.linux.use_neighbour(self.at.index, ip);
         }
-        let mut routes = self.linux.all_routes(self.at.index)?;
-        routes.sort_by_key(|route| (core::cmp::Reverse(route.prefix_len), route.priority));
+        let ways = self.linux.ways(self.at.index)?;
+        ways.note(&self.at.port, &mut self.unfollowed);
         let neighbours = self.linux.neighbours(self.at.index)?;
         let hosts = self.linux.addresses()?;
-        let taken: HashSet<IpAddr> =
-            hosts.into_iter().chain(routes.iter().filter_map(|route| route.via)).collect();
+        self.routers = ways.ways.iter().filter_map(|way| way.via).collect();
+        let taken: HashSet<IpAddr> = hosts.into_iter().chain(self.routers.iter().copied()).collect();
         self.taken_changed |= taken != self.taken;
         self.taken = taken;
-        let networks = routes.into_iter().map(|route| (route.network, route.prefix_len, route.via));
-        self.view = View::new((mac, ip, ip6), Vec::new(), networks, neighbours);
+        self.view = View::new((mac, ip, ip6), Vec::new(), &ways.ways, neighbours);
         self.publish();
         Ok(())
     }
 
     /// Makes Linux find and check the stations of routers.
     pub(in crate::xdp) fn use_hops(&mut self) {
-        let routes = self.linux.all_routes(self.at.index).unwrap_or_default();
-        let routers: HashSet<IpAddr> = routes.into_iter().filter_map(|route| route.via).collect();
-        routers.into_iter().for_each(|ip| self.linux.use_unless_permanent(self.at.index, ip));
+        for &ip in &self.routers {
+            self.linux.use_unless_permanent(self.at.index, ip);
+        }
     }
 
     /// Holds the ports that are not held yet.
