@@ -49,7 +49,7 @@ use tailwater_shm::control::Listen;
 
 use super::attachment::Attachment;
 use super::held::{Held, Unheld};
-use super::holders::{self, Absence, Holder, Holders, State, expected, free_part};
+use super::holders::{self, Absence, Holder, Holders, State, expected};
 use super::record::{Record, UNRECORDED};
 use super::{Latest, Program, View, Wanted};
 use crate::frame::MacAddr;
@@ -221,28 +221,18 @@ impl Steering {
         [self.ip.map(IpAddr::V4), self.ip6.map(IpAddr::V6)].into_iter().flatten()
     }
 
-    /// Returns a part of the range that no program has: that of the one that has ended first if
-    /// there is no other.
+    /// Takes a part of the range for a program.
     fn take_part(&mut self) -> Result<RangeInclusive<u16>, String> {
-        loop {
-            if let Some(free) = free_part(&self.outgoing, &self.holders) {
-                return Ok(free);
-            }
-            let ended = self.holders.iter().filter_map(|(&ip, holder)| match holder.state {
-                State::Ended(until) => Some((until, ip)),
-                State::Registered | State::Expected(_) => None,
-            });
-            let Some((_, first)) = ended.min() else { break };
-            self.holders.remove(&first);
-        }
         let Outgoing { range, part } = &self.outgoing;
-        Err(format!(
-            "{} programs have ports for outgoing connections, and no part of {part} is free in {}-{}; stop one, or \
-             give the IOKernel's port a longer range= or a smaller part=",
-            self.holders.len(),
-            range.start(),
-            range.end()
-        ))
+        holders::take_part(&self.outgoing, &mut self.holders).ok_or_else(|| {
+            format!(
+                "{} programs have ports for outgoing connections, and no part of {part} is free in {}-{}; stop one, or \
+                 give the IOKernel's port a longer range= or a smaller part=",
+                self.holders.len(),
+                range.start(),
+                range.end()
+            )
+        })
     }
 
     /// Takes the ports of programs that are registered no more. Frames for connections of theirs
