@@ -40,7 +40,7 @@ mod spec;
 mod ways;
 
 pub(crate) use follow::Follower;
-pub use spec::{MAX_QUEUES, Outgoing, Share, XdpMode, XdpSpec, ZeroCopy};
+pub use spec::{MAX_QUEUES, XdpSpec};
 
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -68,6 +68,7 @@ use ports::record::{Record, UNRECORDED};
 use ports::steering::Steering;
 use program::{KERNEL, Maps, Owned};
 use sharing::{Followed, Sharing};
+use spec::{Share, XdpMode, ZeroCopy};
 use tailwater_bpf::sys::{self as bpf, Hook};
 
 /// Maximum length of an IP packet in bytes: a page, less the kernel's headroom and the Ethernet
@@ -342,8 +343,7 @@ impl Port for XdpPort {
     }
 
     fn interface(&self, context: &Context) -> Option<PortInterface> {
-        let interface =
-            PortInterface::new(&self.spec.interface, None)?.sharing_ports(self.spec.share == Share::Ports);
+        let interface = PortInterface::new(&self.spec.interface, None)?;
         interface.followed_by(|index| Follower::of(self, context, index))
     }
 

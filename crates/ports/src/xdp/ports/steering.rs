@@ -440,16 +440,12 @@ impl Drop for Steering {
 mod tests {
     use super::*;
     use crate::sys::interface::Interface;
-    use crate::xdp::ports::attachment::tests::{Removed, program};
+    use crate::xdp::ports::attachment::tests::{Removed, program, xdp_namespaces};
     use tailwater_bpf::sys::Hook;
-    use tailwater_testkit::namespace::Namespace;
 
     #[test]
     fn an_instance_that_is_refused_takes_no_port_of_another_one_after_an_absence_or_a_kill() {
-        let Some([here, _there]) = Namespace::pair(["here0", "there0"], 1) else { return };
-        if let Err(why) = crate::xdp::probe() {
-            return eprintln!("skipped: {why}");
-        }
+        let Some([here, _there]) = xdp_namespaces() else { return };
         let ip = Ipv4Addr::new(10, 77, 0, 2);
         let (tcp, udp): (Listen, Listen) = ("tcp:80".parse().unwrap(), "udp:9".parse().unwrap());
         let (first, second) = (RuntimeId(1), RuntimeId(2));
