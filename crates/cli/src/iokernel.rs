@@ -74,7 +74,7 @@ pub struct IokernelArgs {
     #[arg(long, requires = "takeover")]
     background: bool,
     /// Connect runtimes with this machine's Linux through a TAP device of this name (needs
-    /// CAP_NET_ADMIN). After the name: queues=N, napi, offload
+    /// CAP_NET_ADMIN). After the name: queues=N, napi, offload=off
     #[arg(long, value_name = "NAME[,..]", requires = "host_ip")]
     tap: Option<String>,
     /// Linux's own address on the TAP device, an address of the runtimes' network such as 10.77.0.1

@@ -3,6 +3,7 @@
 //!
 //! | module | owns |
 //! |---|---|
+//! | [`own_file`] | a file by which one process leaves something to the next one |
 //! | `undo` | former values of settings, in a record that outlives a crash |
 //! | `clocks` | clock rates of the managed cores ([`ClockSetter`]) |
 //! | `reserve` | ordinary threads kept off requested cores, by cpusets ([`Keeper`]) |
@@ -24,6 +25,7 @@ mod batch_group;
 mod claims;
 mod clocks;
 pub mod control_groups;
+pub mod own_file;
 mod port_users;
 mod presence;
 mod repair;

@@ -45,15 +45,16 @@
 #[cfg(test)]
 mod tests;
 
-use rustix::fs::{FlockOperation, OFlags, flock, fstat};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
-use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::{self, File, Metadata, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
+
+use crate::own_file::{self, beside};
 
 /// A kind of settings, with a record of its own.
 #[derive(Debug, Clone, Copy)]
@@ -177,32 +178,12 @@ fn write_or_instead(
     }
 }
 
-/// Returns the path with a suffix to its last name.
-fn beside(path: &Path, suffix: &str) -> PathBuf {
-    let mut name = path.as_os_str().to_owned();
-    name.push(suffix);
-    name.into()
-}
-
-fn remove_if_there(path: &Path) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
-    }
-}
-
 /// Opens a file of this user's that is no link.
 fn open_own(options: &mut OpenOptions, path: &Path, kind: Kind) -> io::Result<File> {
-    // Nonblocking: a pipe in its place is refused below.
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-    let file = options.mode(0o600).custom_flags(flags).open(path)?;
-    let is_own = fstat(&file)?.st_uid == geteuid().as_raw() && file.metadata()?.is_file();
-    if !is_own {
-        let (path, key) = (path.display(), kind.key);
-        let why = format!("{path} belongs to another user, or is no file; remove it, or set {key}");
-        return Err(io::Error::other(why));
-    }
-    Ok(file)
+    own_file::open(options, path).map_err(|error| match error.kind() {
+        ErrorKind::Other => io::Error::other(format!("{error}; remove it, or set {}", kind.key)),
+        _ => error,
+    })
 }
 
 impl Entry {
@@ -373,16 +354,9 @@ impl Undo {
     /// Replaces the record, or removes it if it is empty.
     fn keep(&self) -> io::Result<()> {
         if self.entries.is_empty() {
-            return remove_if_there(&self.path);
+            return own_file::remove(&self.path);
         }
-        let next = beside(&self.path, ".new");
-        remove_if_there(&next)?;
-        let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&next)?;
-        let written = file.write_all(&serde_json::to_vec(&self.entries)?);
-        written.and_then(|()| fs::rename(&next, &self.path)).inspect_err(|_| {
-            // Nothing reads it.
-            let _ = fs::remove_file(&next);
-        })
+        own_file::replace(&self.path, &serde_json::to_vec(&self.entries)?)
     }
 
     /// Gives each setting its former value, the last changed first, unless it has another value

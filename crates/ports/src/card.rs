@@ -8,8 +8,19 @@ mod netlink;
 
 use crate::sys::interface::Interface;
 
+use crate::xdp::linux::Linux;
+
 pub use crate::sys::interface::Channels;
-pub use netlink::{Attached, Features};
+pub use netlink::Features;
+
+/// A program that is attached for XDP.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Attached {
+    /// Where it runs: `native`, `skb` or `offloaded`.
+    pub mode: &'static str,
+    /// Its number, by which `bpftool prog` shows it.
+    pub id: u32,
+}
 
 /// What was read of an interface.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,7 +52,9 @@ impl Card {
         let missing = |error| format!("no interface {name} in this network namespace: {error}");
         let interface = Interface::new(name).map_err(missing)?;
         let index = interface.index().map_err(missing)?;
-        let link = netlink::link(index).map_err(missing)?;
+        let link = Linux::new().and_then(|mut linux| linux.link(index));
+        let link =
+            link.map_err(|error| format!("cannot read what {name} says of itself (netlink): {error}"))?;
         Ok(Self {
             driver: interface.driver(),
             mtu: interface.mtu().map_err(missing)?,

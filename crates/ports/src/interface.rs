@@ -36,8 +36,6 @@ pub struct PortInterface {
     ip6: Option<Ipv6Addr>,
     is_up: bool,
     follower: Option<Follower>,
-    /// Programs share Linux's addresses there.
-    shares_ports: bool,
     next: Option<Instant>,
 }
 
@@ -46,16 +44,7 @@ impl PortInterface {
     pub(crate) fn new(name: &str, ip6: Option<Ipv6Addr>) -> Option<Self> {
         let interface = Interface::new(name).ok()?;
         let (index, is_up) = (interface.index().ok()?, interface.is_up());
-        Some(Self {
-            name: name.to_owned(),
-            interface,
-            index,
-            ip6,
-            is_up,
-            follower: None,
-            shares_ports: false,
-            next: None,
-        })
+        Some(Self { name: name.to_owned(), interface, index, ip6, is_up, follower: None, next: None })
     }
 
     /// Has the port follow what becomes of the interface, whose number `follower` is given.
@@ -64,15 +53,9 @@ impl PortInterface {
         Some(self)
     }
 
-    /// Notes whether programs share Linux's addresses there.
-    pub(crate) fn sharing_ports(mut self, shares_ports: bool) -> Self {
-        self.shares_ports = shares_ports;
-        self
-    }
-
     /// Returns whether programs share Linux's addresses there, and [claim](Self::claim) ports.
     pub fn shares_ports(&self) -> bool {
-        self.shares_ports
+        self.follower.as_ref().is_some_and(Follower::shares_ports)
     }
 
     /// Returns the name of the port, which is that of the interface.

@@ -1,7 +1,7 @@
 //! Ports of this machine's own addresses behind which programs serve: `tcp:6379=kv`.
 //!
 //! Owns the notation and its check. What Linux does for it is set up by the program that runs the
-//! IOKernel, which knows its programs by [`Stats::runtimes`](crate::stats::Stats::runtimes).
+//! IOKernel, which knows its programs by name.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};

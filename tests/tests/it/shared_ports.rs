@@ -5,6 +5,7 @@
 //! message.
 
 use rustix::process::Signal;
+use serde_json::Value;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
@@ -111,6 +112,12 @@ impl Scene {
         fs::read_to_string(&self.records[0]).unwrap_or_default()
     }
 
+    /// Returns the first and last of the ports of the first program's own connections.
+    fn part(&self) -> Value {
+        let record: Value = serde_json::from_str(&self.record()).expect("a record");
+        record["programs"][0]["outgoing"].clone()
+    }
+
     /// Starts a program that listens at these ports.
     fn program(&self, role: &str, name: &str, listen: &str) -> Role {
         let variables = [("TAILWATER_LISTEN", listen), ("TAILWATER_IOKERNEL_WAIT_MS", "0")];
@@ -166,8 +173,12 @@ impl Scene {
 
     /// Makes a client of the other host send these bytes until they come back.
     fn ask(&self, to: SocketAddr, bytes: &[u8]) {
-        let any = if to.is_ipv4() { IpAddr::V4(HOST) } else { HOST6.into() };
-        let client = self.there.inside(|| UdpSocket::bind((any, 0)).expect("a free port"));
+        self.ask_from(if to.is_ipv4() { IpAddr::V4(HOST) } else { HOST6.into() }, to, bytes);
+    }
+
+    /// As [`ask`](Self::ask), of a client with this address.
+    fn ask_from(&self, from: IpAddr, to: SocketAddr, bytes: &[u8]) {
+        let client = self.there.inside(|| UdpSocket::bind((from, 0)).expect("a free port"));
         client.set_read_timeout(Some(Duration::from_millis(200))).expect("a timeout");
         eventually(&format!("an answer from {to}"), || {
             client.send_to(bytes, to).ok()?;
@@ -321,6 +332,23 @@ fn programs_follow_the_interface_to_another_address() {
 }
 
 #[test]
+fn frames_of_programs_follow_linuxs_routing_rules() {
+    let Some(scene) = Scene::new("shared-ports-rules") else { return };
+    let _turn = turn();
+    scene.there.ip(&["addr", "add", "198.51.100.9/32", "dev", "there0"]);
+    scene.here.ip(&["rule", "add", "from", "192.0.2.1", "table", "77"]);
+    let mut iokernel = scene.iokernel(WORDS, &[]);
+    let _service = scene.program("echo", "service", "udp:7");
+    // No other table has a route there.
+    let route = ["route", "add", "198.51.100.0/24", "via", "192.0.2.9", "dev", "here0", "table", "77"];
+    scene.here.ip(&route);
+    scene.ask_from(Ipv4Addr::new(198, 51, 100, 9).into(), (SHARED, 7).into(), b"by the rule");
+    // One that no frame decides is named.
+    scene.here.ip(&["rule", "add", "uidrange", "0-9", "table", "78", "priority", "700"]);
+    iokernel.error_line_with("priority 700");
+}
+
+#[test]
 fn ports_of_an_instance_that_ends_or_is_refused_are_not_left_to_the_programs_other_one() {
     let Some(scene) = Scene::new("shared-ports-instance") else { return };
     let _turn = turn();
@@ -445,10 +473,13 @@ fn no_connection_is_reset_when_the_iokernel_is_killed_or_replaced_under_load() {
         }
         goes_on("after the kills");
         if maps_bound_sockets().inspect_err(|why| eprintln!("skipped: {why}")).is_ok() {
-            let successor = scene.iokernel(WORDS, &["--takeover"]);
+            // With other parts of the range: the program keeps its own.
+            let part = scene.part();
+            let successor = scene.iokernel(&format!("{WORDS},part=100"), &["--takeover"]);
             wait_for_predecessor(&mut running, &successor);
             running = successor;
             goes_on("after a takeover");
+            assert_eq!((scene.part(), part.is_array()), (part, true));
             assert!(running.errors().contains("goes on with the device"), "{}", running.errors());
         }
         // One that ends in good order leaves what its programs need to the next one.

@@ -76,11 +76,8 @@ fn linux_sockets_reach_a_service_and_get_their_answers() {
 #[test]
 fn bundles_of_datagrams_are_cut_into_the_datagrams_they_were_made_of() {
     in_tap_namespace(|| {
-        let options = PortOptions {
-            tap: Some("tw-test0,offload".to_owned()),
-            host_ip: Some(HOST),
-            ..PortOptions::default()
-        };
+        let options =
+            PortOptions { tap: Some("tw-test0".to_owned()), host_ip: Some(HOST), ..PortOptions::default() };
         let bench = Bench::start(|_| (), options.build().expect("one port"));
         let service = bench.child("echo", "service", "latency-critical");
         let client = UdpSocket::bind((HOST, 0)).expect("the host's side is configured");

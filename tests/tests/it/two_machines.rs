@@ -126,7 +126,7 @@ fn runtimes_of_two_machines_talk_over_tap_devices_and_bridges() {
         .filter_map(|(namespace, (number, cable))| {
             let tap = PortOptions {
                 // One end with offloads, one without.
-                tap: Some(["tw0,queues=2,napi", "tw0,offload"][usize::from(number % 2)].to_owned()),
+                tap: Some(["tw0,queues=2,napi,offload=off", "tw0"][usize::from(number % 2)].to_owned()),
                 host_ip: Some(Ipv4Addr::new(10, 77, 0, number)),
                 ..PortOptions::default()
             };

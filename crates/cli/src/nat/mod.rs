@@ -321,7 +321,7 @@ mod tests {
 
     fn plan(publish: &[&str]) -> anyhow::Result<Option<Plan>> {
         let mut config = Config::default();
-        config.ports.tap = Some("tw0,offload".to_owned());
+        config.ports.tap = Some("tw0".to_owned());
         config.ports.publish = publish.iter().map(|&text| text.to_owned()).collect();
         Plan::new(&config)
     }

@@ -103,7 +103,7 @@ impl Bed {
         let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/busy.toml");
         let words =
             ["iokernel", "--share-cores", "--socket", &self.socket, "--log", "warn", "--config", settings];
-        let device = ["--tap", "tw0,offload", "--host-ip", "10.77.0.1"];
+        let device = ["--tap", "tw0", "--host-ip", "10.77.0.1"];
         let rules = ["--publish", "tcp:6379=kv:11211,tcp:7000=10.77.0.9:11211"];
         let mut command = tailwater(&words);
         command.args(device).args(rules).args(words_of_its_own);

@@ -28,14 +28,12 @@
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::net::Ipv4Addr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use rustix::fs::OFlags;
-use rustix::process::geteuid;
 use tailwater_batch::proc::Stat;
+use tailwater_host::own_file;
 use tailwater_sched::RuntimeId;
 
 /// Maximum length of a list: that of some ten thousand programs.
@@ -139,34 +137,16 @@ impl List {
 }
 
 fn read(path: &Path) -> io::Result<Vec<Owed>> {
-    // Nonblocking: a pipe in its place is refused below.
-    let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits() as i32;
-    let file = File::options().read(true).custom_flags(flags).open(path)?;
-    let found = file.metadata()?;
-    if !found.is_file() || found.uid() != geteuid().as_raw() {
-        return Err(io::Error::other("it belongs to another user, or is no file"));
-    }
+    let file = own_file::open(File::options().read(true), path)?;
     let mut text = String::new();
     file.take(MOST_BYTES).read_to_string(&mut text)?;
     serde_json::from_str(&text).map_err(io::Error::other)
 }
 
 fn write(path: &Path, programs: &[&Owed]) -> io::Result<()> {
-    if programs.is_empty() {
-        return remove(path);
-    }
-    let next = PathBuf::from(format!("{}.new", path.display()));
-    // One that a crash has left, or a link in its place.
-    remove(&next)?;
-    let mut file = File::options().write(true).create_new(true).mode(0o600).open(&next)?;
-    file.write_all(&serde_json::to_vec(programs)?)?;
-    std::fs::rename(&next, path)
-}
-
-fn remove(path: &Path) -> io::Result<()> {
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != ErrorKind::NotFound => Err(error),
-        _ => Ok(()),
+    match programs {
+        [] => own_file::remove(path),
+        _ => own_file::replace(path, &serde_json::to_vec(programs)?),
     }
 }
 

@@ -1,30 +1,24 @@
-//! Two questions to Linux by netlink: which queues and XDP programs an interface has
-//! (rtnetlink(7)), and what its driver can do (Documentation/netlink/specs/netdev.yaml).
+//! What a driver can do, which Linux says by generic netlink
+//! (Documentation/netlink/specs/netdev.yaml).
 //!
 //! Owns the messages. Answers come from the kernel; their lengths are checked all the same, and
-//! what does not fit is as if it were absent. Neither question needs a right.
+//! what does not fit is as if it were absent. The question needs no right.
 
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::netlink::{GENERIC, SocketAddrNetlink};
 use rustix::net::{
-    AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with,
+    AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, connect, recv, send, socket_with,
 };
 
-/// Bytes of a `struct nlmsghdr`, `struct ifinfomsg`, `struct genlmsghdr`.
+/// Bytes of a `struct nlmsghdr`, `struct genlmsghdr`.
 const MESSAGE: usize = 16;
-const LINK: usize = 16;
 const GENERIC_HEADER: usize = 4;
-/// Maximum length of an answer: a link's statistics and those of its driver are some KiB.
+/// Maximum length of an answer: that about a family lists its commands.
 const ANSWER: usize = 64 << 10;
 
 const NLM_F_REQUEST: u16 = 1;
 const NLMSG_ERROR: u16 = 2;
-const RTM_GETLINK: u16 = 18;
-const IFLA_NUM_RX_QUEUES: u16 = 32;
-const IFLA_XDP: u16 = 43;
-/// IFLA_XDP_DRV_PROG_ID, and those of the other two modes after it.
-const IFLA_XDP_PROGRAMS: [(u16, &str); 3] = [(5, "native"), (6, "skb"), (7, "offloaded")];
 const GENL_ID_CTRL: u16 = 16;
 const CTRL_CMD_GETFAMILY: u8 = 3;
 const CTRL_ATTR_FAMILY_ID: u16 = 1;
@@ -34,15 +28,6 @@ const NETDEV_A_DEV_IFINDEX: u16 = 1;
 const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
 /// The bits of an attribute's type that are flags.
 const TYPE_FLAGS: u16 = 0xc000;
-
-/// A program that is attached for XDP.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Attached {
-    /// Where it runs: `native`, `skb` or `offloaded`.
-    pub mode: &'static str,
-    /// Its number, by which `bpftool prog` shows it.
-    pub id: u32,
-}
 
 /// Features of a driver (enum netdev_xdp_act).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -65,47 +50,18 @@ impl Features {
     }
 }
 
-/// What a link says of itself.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Link {
-    pub(super) attached: Vec<Attached>,
-    pub(super) receive_queues: u32,
-}
-
-/// Returns what an interface says of itself.
-///
-/// # Errors
-/// The kernel's.
-pub(super) fn link(index: u32) -> Result<Link, Errno> {
-    let mut wanted = [0; LINK];
-    wanted[4..8].copy_from_slice(&index.to_ne_bytes());
-    let answer = ask(None, RTM_GETLINK, &wanted)?;
-    Ok(read_link(answer.get(LINK..).unwrap_or_default()))
-}
-
-fn read_link(attributes: &[u8]) -> Link {
-    let number = |bytes: &[u8]| bytes.try_into().ok().map(u32::from_ne_bytes);
-    let xdp = find(attributes, IFLA_XDP).unwrap_or_default();
-    let programs = IFLA_XDP_PROGRAMS.into_iter().filter_map(|(kind, mode)| {
-        let id = find(xdp, kind).and_then(number)?;
-        (id > 0).then_some(Attached { mode, id })
-    });
-    let receive_queues = find(attributes, IFLA_NUM_RX_QUEUES).and_then(number).unwrap_or(0);
-    Link { attached: programs.collect(), receive_queues }
-}
-
 /// Returns what the driver of an interface can do.
 ///
 /// # Errors
 /// The kernel's; [`Errno::NOENT`] before Linux 6.3.
 pub(super) fn features(index: u32) -> Result<Features, Errno> {
     let name = attribute(CTRL_ATTR_FAMILY_NAME, b"netdev\0");
-    let answer = ask(Some(GENERIC), GENL_ID_CTRL, &generic(CTRL_CMD_GETFAMILY, &name))?;
+    let answer = ask(GENL_ID_CTRL, &generic(CTRL_CMD_GETFAMILY, &name))?;
     let family = find(answer.get(GENERIC_HEADER..).unwrap_or_default(), CTRL_ATTR_FAMILY_ID);
     let family =
         family.and_then(|bytes| Some(u16::from_ne_bytes(bytes.try_into().ok()?))).ok_or(Errno::NOENT)?;
     let index = attribute(NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes());
-    let answer = ask(Some(GENERIC), family, &generic(NETDEV_CMD_DEV_GET, &index))?;
+    let answer = ask(family, &generic(NETDEV_CMD_DEV_GET, &index))?;
     let bits = find(answer.get(GENERIC_HEADER..).unwrap_or_default(), NETDEV_A_DEV_XDP_FEATURES);
     let bits = bits.and_then(|bytes| Some(u64::from_ne_bytes(bytes.try_into().ok()?)));
     bits.map(Features).ok_or(Errno::NOENT)
@@ -139,8 +95,8 @@ fn find(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
 }
 
 /// Sends a request and returns what follows the header of its answer.
-fn ask(protocol: Option<Protocol>, kind: u16, body: &[u8]) -> Result<Vec<u8>, Errno> {
-    let socket = open(protocol)?;
+fn ask(kind: u16, body: &[u8]) -> Result<Vec<u8>, Errno> {
+    let socket = open()?;
     let len = (MESSAGE + body.len()) as u32;
     let head = [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &NLM_F_REQUEST.to_ne_bytes(), &[0; 8]];
     send(&socket, &[&head.concat(), body].concat(), SendFlags::empty())?;
@@ -161,8 +117,8 @@ fn read_answer(bytes: &[u8]) -> Result<&[u8], Errno> {
     Err(if error > 0 { Errno::from_raw_os_error(error) } else { Errno::PROTO })
 }
 
-fn open(protocol: Option<Protocol>) -> Result<OwnedFd, Errno> {
-    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
+fn open() -> Result<OwnedFd, Errno> {
+    let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, Some(GENERIC))?;
     connect(&socket, &SocketAddrNetlink::new(0, 0))?;
     Ok(socket)
 }
@@ -171,17 +127,6 @@ fn open(protocol: Option<Protocol>) -> Result<OwnedFd, Errno> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-
-    #[test]
-    fn programs_are_found_by_the_mode_that_they_run_in() {
-        let xdp = [attribute(2, &[4]), attribute(5, &7u32.to_ne_bytes()), attribute(6, &9u32.to_ne_bytes())];
-        let (name, queues) = (attribute(3, b"eth0\0"), attribute(IFLA_NUM_RX_QUEUES, &8u32.to_ne_bytes()));
-        let attached = vec![Attached { mode: "native", id: 7 }, Attached { mode: "skb", id: 9 }];
-        let read = read_link(&[name, queues, attribute(IFLA_XDP | 0x8000, &xdp.concat())].concat());
-        assert_eq!(read, Link { attached, receive_queues: 8 });
-        let none = Link { attached: Vec::new(), receive_queues: 0 };
-        assert_eq!(read_link(&attribute(IFLA_XDP, &attribute(2, &[0]))), none);
-    }
 
     #[test]
     fn an_answer_is_what_follows_its_header_or_the_error_in_it() {
@@ -202,9 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn linux_answers_both_questions_about_the_loopback_interface() {
-        // It has one queue; a program may be attached to it.
-        assert_eq!(link(1).map(|link| link.receive_queues), Ok(1));
+    fn linux_answers_for_the_loopback_interface() {
         // Absent before Linux 6.3; a sandbox may refuse the kind of socket.
         if let Err(error) = features(1) {
             eprintln!("skipped: Linux does not answer what the driver can do: {error}");
@@ -214,7 +157,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_answer_panics(bytes in prop::collection::vec(any::<u8>(), 0..200), kind: u16) {
-            let _ = (read_answer(&bytes), read_link(&bytes), find(&bytes, kind).map(<[u8]>::len));
+            let _ = (read_answer(&bytes), find(&bytes, kind).map(<[u8]>::len));
         }
     }
 }

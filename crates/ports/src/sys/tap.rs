@@ -53,7 +53,10 @@ pub(crate) fn open_tap(name: &str, kind: Kind) -> Result<OwnedFd, Errno> {
     let mut request = request(name)?;
     request.ifr_ifru.ifru_flags = kind.flags() as libc::c_short;
     ioctl(&fd, libc::TUNSETIFF, &mut request)?;
-    if kind.offload {
+    if !kind.offload {
+        // A device that lasts keeps what its last user has set.
+        set_offload(&fd, 0)?;
+    } else {
         let segments = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
         // Bundles of datagrams since Linux 6.2.
         set_offload(&fd, segments | libc::TUN_F_USO4 | libc::TUN_F_USO6)

@@ -123,6 +123,11 @@ impl Follower {
         })
     }
 
+    /// Returns whether programs share Linux's addresses there, and [claim](Self::claim) ports.
+    pub(crate) fn shares_ports(&self) -> bool {
+        self.spec.share == Share::Ports
+    }
+
     /// Notes that these are the addresses of the programs.
     pub(crate) fn set_programs(&mut self, addresses: &[IpAddr]) {
         self.programs = addresses.to_vec();
@@ -148,7 +153,7 @@ impl Follower {
         place: (Ipv4Addr, Option<Ipv6Addr>),
         listens: &[Listen],
     ) -> Result<Option<(u16, u16)>, String> {
-        if self.spec.share != Share::Ports {
+        if !self.shares_ports() {
             return Ok(None);
         }
         match self.sharing.as_mut().and_then(Sharing::steering) {

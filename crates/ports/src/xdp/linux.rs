@@ -4,41 +4,36 @@
 //! Owns two sockets of the network namespace in which they were made. One only shows that something
 //! has changed; what it is, is read anew by questions through the other, so a notification that is
 //! lost is made up for by the next look. Linux answers within the call, and no call waits. Runs on
-//! the control thread.
+//! the control thread. [`rules`] and [`link`] have the questions about routing rules and links.
+
+mod link;
+mod rules;
 
 use netlink_packet_core::{
     NLM_F_ACK, NLM_F_CREATE, NLM_F_DUMP, NLM_F_MULTIPART, NLM_F_REQUEST, NetlinkHeader, NetlinkMessage,
     NetlinkPayload,
 };
 use netlink_packet_route::address::{AddressAttribute, AddressHeaderFlags, AddressMessage, AddressScope};
-use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp, XdpAttached};
 use netlink_packet_route::neighbour::{
     NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
 };
 use netlink_packet_route::route::{
     RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteType, RouteVia,
 };
-use netlink_packet_route::rule::{RuleAction, RuleAttribute, RuleMessage};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
 use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
-use rustix::fd::{AsRawFd, BorrowedFd};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use super::ways::{Prefix, Route, Ways};
 use crate::frame::MacAddr;
-use tailwater_bpf::sys::Hook;
 
-/// Attach only where no program is (linux/if_link.h, `XDP_FLAGS_UPDATE_IF_NOEXIST`).
-const IF_NONE: u32 = 1;
-/// Do so only if a given program is attached (linux/if_link.h, `XDP_FLAGS_REPLACE`).
-const REPLACE: u32 = 1 << 4;
-/// Groups of notifications (linux/rtnetlink.h, `RTNLGRP_*`): links, neighbours, and addresses and
-/// routes of both families.
-const GROUPS: [u32; 6] = [1, 3, 5, 7, 9, 11];
-/// Tables that Linux always has beside the main one (linux/rtnetlink.h).
+/// Groups of notifications (linux/rtnetlink.h, `RTNLGRP_*`): links, neighbours, and addresses,
+/// routes and rules of both families.
+const GROUPS: [u32; 8] = [1, 3, 5, 7, 8, 9, 11, 19];
+/// The table of this machine's own addresses (linux/rtnetlink.h).
 const RT_TABLE_LOCAL: u8 = 255;
-const RT_TABLE_DEFAULT: u8 = 253;
 /// Maximum length of a part of an answer (net/netlink/af_netlink.c).
 const PART: usize = 64 << 10;
 /// Maximum number of messages of an answer that are kept, and of parts that are read: an answer
@@ -47,17 +42,6 @@ const MOST_MESSAGES: usize = 16_384;
 const MOST_PARTS: usize = 16_384;
 /// Maximum number of notifications that are read at once: more are read at the next look.
 const MOST_NEWS: usize = 4_096;
-
-/// A route through an interface.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Route<V = IpAddr> {
-    /// The network.
-    pub(super) network: IpAddr,
-    pub(super) prefix_len: u8,
-    pub(super) priority: u32,
-    /// The router.
-    pub(super) via: V,
-}
 
 /// What Linux knows of a neighbour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -70,7 +54,7 @@ pub(super) struct Known {
 }
 
 /// See the module documentation.
-pub(super) struct Linux {
+pub(crate) struct Linux {
     news: Socket,
     questions: Socket,
     sequence: u32,
@@ -85,7 +69,7 @@ impl core::fmt::Debug for Linux {
 impl Linux {
     /// # Errors
     /// If Linux lets this process make no such socket.
-    pub(super) fn new() -> io::Result<Self> {
+    pub(crate) fn new() -> io::Result<Self> {
         let mut news = Socket::new(NETLINK_ROUTE)?;
         news.bind_auto()?;
         for group in GROUPS {
@@ -128,28 +112,21 @@ impl Linux {
         Ok(answer.into_iter().filter_map(own).collect())
     }
 
-    /// Returns the routes of the main table to routers behind an interface.
+    /// Returns the ways of programs' packets out by an interface.
     ///
     /// # Errors
     /// Linux's.
-    pub(super) fn routes(&mut self, interface: u32) -> io::Result<Vec<Route>> {
-        let to_router = |Route { network, prefix_len, priority, via }: Route<Option<IpAddr>>| {
-            Some(Route { network, prefix_len, priority, via: via? })
-        };
-        Ok(self.all_routes(interface)?.into_iter().filter_map(to_router).collect())
+    pub(super) fn ways(&mut self, interface: u32) -> io::Result<Ways> {
+        let (rules, unfollowed) = self.rules()?;
+        Ok(Ways::new(rules, self.routes(interface)?, unfollowed))
     }
 
-    /// Returns the routes of the main table through an interface; without a router those to
-    /// neighbours.
-    ///
-    /// # Errors
-    /// Linux's.
-    pub(super) fn all_routes(&mut self, interface: u32) -> io::Result<Vec<Route<Option<IpAddr>>>> {
+    /// Returns the routes of all tables through an interface.
+    fn routes(&mut self, interface: u32) -> io::Result<Vec<Route>> {
         let mut routes = Vec::new();
         for family in [AddressFamily::Inet, AddressFamily::Inet6] {
             let mut question = RouteMessage::default();
             question.header.address_family = family;
-            question.header.table = RouteHeader::RT_TABLE_MAIN;
             question.attributes = vec![RouteAttribute::Oif(interface)];
             let answer = match self.ask(RouteNetlinkMessage::GetRoute(question), NLM_F_DUMP) {
                 Ok(answer) => answer,
@@ -159,32 +136,6 @@ impl Linux {
             routes.extend(answer.into_iter().filter_map(|message| route(message, interface)));
         }
         Ok(routes)
-    }
-
-    /// Returns in words that Linux has rules for other routing tables than those it always has;
-    /// none if it has not.
-    ///
-    /// # Errors
-    /// Linux's.
-    pub(super) fn other_rules(&mut self) -> io::Result<Option<String>> {
-        let mut first: Option<u32> = None;
-        for family in [AddressFamily::Inet, AddressFamily::Inet6] {
-            let mut question = RuleMessage::default();
-            question.header.family = family;
-            let answer = match self.ask(RouteNetlinkMessage::GetRule(question), NLM_F_DUMP) {
-                Ok(answer) => answer,
-                Err(error) if is_absent(&error) => continue,
-                Err(error) => return Err(error),
-            };
-            let others = answer.into_iter().filter_map(other_rule);
-            first = first.into_iter().chain(others).min();
-        }
-        Ok(first.map(|priority| {
-            format!(
-                "frames of programs go by Linux's main routing table alone, and it has rules for others \
-                 (`ip rule`), the first with priority {priority}"
-            )
-        }))
     }
 
     /// Returns what Linux knows of a neighbour behind an interface; `None` if it does not know its
@@ -250,73 +201,6 @@ impl Linux {
             _ => None,
         });
         Ok(ips.min())
-    }
-
-    /// Returns the number of the program that is attached to an interface, and its hook; `None`
-    /// without one.
-    ///
-    /// # Errors
-    /// Linux's.
-    pub(super) fn attached_xdp(&mut self, interface: u32) -> io::Result<Option<(u32, Hook)>> {
-        let mut question = LinkMessage::default();
-        question.header.index = interface;
-        let answer = self.ask(RouteNetlinkMessage::GetLink(question), 0)?;
-        Ok(answer.into_iter().find_map(|message| {
-            let RouteNetlinkMessage::NewLink(message) = message else { return None };
-            message.attributes.into_iter().find_map(|attribute| {
-                let LinkAttribute::Xdp(parts) = attribute else { return None };
-                let generic = parts.contains(&LinkXdp::Attached(XdpAttached::SocketBuffer));
-                let hook = if generic { Hook::Generic } else { Hook::Driver };
-                parts.into_iter().find_map(|part| match part {
-                    LinkXdp::ProgId(number) if number > 0 => Some((number, hook)),
-                    _ => None,
-                })
-            })
-        }))
-    }
-
-    /// Attaches a program to an interface until it is replaced or taken away, also if this process
-    /// ends. Unless it `replaces` one, no other may be there.
-    ///
-    /// # Errors
-    /// Linux's: EBUSY if another program is attached.
-    pub(super) fn attach_xdp(
-        &mut self,
-        interface: u32,
-        program: BorrowedFd<'_>,
-        hook: Hook,
-        replaces: bool,
-    ) -> io::Result<()> {
-        let flags = hook as u32 | if replaces { 0 } else { IF_NONE };
-        self.set_xdp(interface, vec![LinkXdp::Fd(program.as_raw_fd()), LinkXdp::Flags(flags)])
-    }
-
-    /// Takes a program away from an interface: this one alone if it is given.
-    ///
-    /// # Errors
-    /// Linux's: EEXIST if another program is attached, or none.
-    pub(super) fn detach_xdp(
-        &mut self,
-        interface: u32,
-        program: Option<BorrowedFd<'_>>,
-        hook: Hook,
-    ) -> io::Result<()> {
-        let mut parts = vec![LinkXdp::Fd(-1)];
-        match program {
-            Some(program) => parts.extend([
-                LinkXdp::Flags(hook as u32 | REPLACE),
-                LinkXdp::ExpectedFd(program.as_raw_fd() as u32),
-            ]),
-            None => parts.push(LinkXdp::Flags(hook as u32)),
-        }
-        self.set_xdp(interface, parts)
-    }
-
-    fn set_xdp(&mut self, interface: u32, parts: Vec<LinkXdp>) -> io::Result<()> {
-        let mut message = LinkMessage::default();
-        message.header.index = interface;
-        message.attributes = vec![LinkAttribute::Xdp(parts)];
-        self.ask(RouteNetlinkMessage::SetLink(message), NLM_F_ACK).map(drop)
     }
 
     /// As [`use_neighbour`](Self::use_neighbour), except for an entry that an administrator has
@@ -459,8 +343,13 @@ fn router(attributes: &[RouteAttribute]) -> Option<IpAddr> {
     })
 }
 
+/// Returns the table that a kernel without rules has alone.
+fn main_table() -> u32 {
+    RouteHeader::RT_TABLE_MAIN.into()
+}
+
 /// Returns the route in a message, if it goes through this interface.
-fn route(message: RouteNetlinkMessage, interface: u32) -> Option<Route<Option<IpAddr>>> {
+fn route(message: RouteNetlinkMessage, interface: u32) -> Option<Route> {
     let RouteNetlinkMessage::NewRoute(RouteMessage { header, attributes, .. }) = message else { return None };
     if header.kind != RouteType::Unicast {
         return None;
@@ -486,28 +375,8 @@ fn route(message: RouteNetlinkMessage, interface: u32) -> Option<Route<Option<Ip
             _ => {}
         }
     }
-    if !through || table != u32::from(RouteHeader::RT_TABLE_MAIN) {
-        return None;
-    }
-    via = via.or_else(|| router(&attributes));
-    Some(Route { network, prefix_len: header.destination_prefix_length, priority, via })
-}
-
-/// Returns the priority of the rule in a message, unless it is to one of the tables for which Linux
-/// always has rules: `local`, `main` and `default`.
-fn other_rule(message: RouteNetlinkMessage) -> Option<u32> {
-    let RouteNetlinkMessage::NewRule(RuleMessage { header, attributes, .. }) = message else { return None };
-    let (mut table, mut priority) = (u32::from(header.table), 0);
-    for attribute in attributes {
-        match attribute {
-            RuleAttribute::Table(number) => table = number,
-            RuleAttribute::Priority(number) => priority = number,
-            _ => {}
-        }
-    }
-    let always = [RouteHeader::RT_TABLE_MAIN, RT_TABLE_LOCAL, RT_TABLE_DEFAULT].map(u32::from);
-    let is_usual = header.action == RuleAction::ToTable && always.contains(&table);
-    (!is_usual).then_some(priority)
+    let to = Prefix::new(network, header.destination_prefix_length);
+    through.then(|| Route { table, to, priority, via: via.or_else(|| router(&attributes)) })
 }
 
 #[cfg(test)]
@@ -535,13 +404,19 @@ mod tests {
         here.ip(&["route", "add", "198.51.100.0/24", "via", "192.0.2.2", "metric", "7"]);
         assert!(linux.has_news());
         assert!(linux.addresses().unwrap().contains(&IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9))));
-        let mut routes = linux.routes(index).unwrap();
-        routes.sort_by_key(|route| route.prefix_len);
-        let default =
-            Route { network: Ipv4Addr::UNSPECIFIED.into(), prefix_len: 0, priority: 0, via: ROUTER };
-        assert_eq!(routes[0], default);
-        assert_eq!((routes[1].prefix_len, routes[1].priority), (24, 7));
-        assert_eq!(routes.len(), 2, "{routes:?}");
+        here.ip(&["route", "add", "default", "via", "192.0.2.3", "table", "1000"]);
+        let routes = linux.routes(index).unwrap();
+        let prefix = |ip: [u8; 4], len| Prefix::new(ip.into(), len);
+        let main = Route { table: 254, to: prefix([0; 4], 0), priority: 0, via: Some(ROUTER) };
+        let via = |host| Some(Ipv4Addr::new(192, 0, 2, host).into());
+        for route in [
+            main,
+            Route { to: prefix([198, 51, 100, 0], 24), priority: 7, via: via(2), ..main },
+            Route { to: prefix([192, 0, 2, 0], 24), via: None, ..main },
+            Route { table: 1_000, via: via(3), ..main },
+        ] {
+            assert!(routes.contains(&route), "{route:?} is not in {routes:?}");
+        }
         assert_eq!(linux.neighbour(index, ROUTER).unwrap(), None);
         let mac = "02:00:00:00:00:07";
         here.ip(&["neigh", "add", "192.0.2.1", "lladdr", mac, "dev", "here0", "nud", "permanent"]);
@@ -567,27 +442,6 @@ mod tests {
         here.ip(&["addr", "add", "2001:db8::9", "peer", "2001:db8::1/128", "dev", "here0", "nodad"]);
         assert_eq!(linux.global6(index).unwrap(), Some(own));
         assert!(linux.addresses().unwrap().contains(&own.into()));
-    }
-
-    #[test]
-    fn rules_for_other_routing_tables_are_named() {
-        let Some([here, _there]) = Namespace::pair(["here0", "there0"], 1) else { return };
-        let mut linux = here.inside(|| Linux::new().expect("a socket"));
-        here.ip(&["rule", "add", "from", "192.0.2.9", "lookup", "main", "priority", "500"]);
-        assert_eq!(linux.other_rules().unwrap(), None);
-        here.ip(&["rule", "add", "fwmark", "7", "table", "77", "priority", "800"]);
-        let words = linux.other_rules().unwrap().expect("there is one");
-        assert!(words.contains("800"), "{words}");
-        for (family, rule, priority) in [("-4", "192.0.2.9", "700"), ("-6", "2001:db8::9", "600")] {
-            if family == "-6"
-                && !here.inside(|| std::path::Path::new("/proc/thread-self/net/if_inet6").exists())
-            {
-                return eprintln!("skipped: this kernel has no IPv6");
-            }
-            here.ip(&[family, "rule", "add", "from", rule, "table", "77", "priority", priority]);
-            let words = linux.other_rules().unwrap().expect("there is one");
-            assert!(words.contains("ip rule") && words.contains(priority), "{words}");
-        }
     }
 
     #[test]

@@ -15,6 +15,7 @@ use super::ports::steering::{MOST_FRAGMENTED, MOST_PORTS, PortMap};
 use super::program::ports::redirect_ports;
 use super::program::{self, KERNEL, Maps, Owned, Settings};
 use super::sharing::{Addresses, address_map};
+use super::ways::Ways;
 use super::{MAX_MTU, MAX_QUEUES, Share, XdpMode, XdpPort, ZeroCopy};
 use crate::PortError;
 use crate::frame::MacAddr;
@@ -305,13 +306,16 @@ impl XdpPort {
         let Some(gateway) = self.spec.gateway else {
             return Ok("without gateway=IP and other networks".to_owned());
         };
-        let routes = Linux::new().and_then(|mut linux| linux.routes(index));
-        let routes = routes.map_err(|e| self.fail(format!("cannot read Linux's routes (netlink): {e}")))?;
-        let default = routes.iter().find(|route| route.prefix_len == 0 && route.network.is_ipv4());
+        let default = self.ways(index)?.default_router();
         Ok(match default {
-            Some(route) => format!("other networks by Linux's router {}", route.via),
+            Some(router) => format!("other networks by Linux's router {router}"),
             None => format!("other networks by {gateway}, since Linux has no default route there"),
         })
+    }
+
+    fn ways(&self, index: u32) -> Result<Ways, PortError> {
+        let ways = Linux::new().and_then(|mut linux| linux.ways(index));
+        ways.map_err(|e| self.fail(format!("cannot read Linux's routes (netlink): {e}")))
     }
 
     /// Attempts to bind or attach to what is busy.
@@ -321,11 +325,11 @@ impl XdpPort {
 
     /// Returns in words which of Linux's routing rules programs behind its MAC address do not
     /// follow; `None` if they follow all, reach no other network, or Linux does not answer.
-    pub(super) fn rules(&self) -> Option<String> {
+    pub(super) fn rules(&self, index: u32) -> Option<String> {
         if matches!(self.spec.share, Share::Nothing | Share::Mac) || self.spec.gateway.is_none() {
             return None;
         }
-        Linux::new().and_then(|mut linux| linux.other_rules()).ok().flatten()
+        self.ways(index).ok()?.explain()
     }
 
     pub(super) fn own_mac(&self, interface: &Interface) -> Result<MacAddr, PortError> {

@@ -12,7 +12,7 @@
 //! Linux may go on using the interface, by its MAC address, by its IP addresses or by ports. In the
 //! last two cases programs are behind the same MAC address: modules `addresses` and `ports`
 //! translate each frame, and say who is who. Module `sharing` keeps up with what Linux has, which
-//! module `linux` reads.
+//! module `linux` reads; `ways` decides by which of Linux's routes a frame leaves.
 //!
 //! The fastest mode is tried first; the log and the statistics show the one in use:
 //!
@@ -31,15 +31,16 @@ mod behind;
 mod follow;
 mod handover;
 mod latest;
-mod linux;
+pub(crate) mod linux;
 mod make;
 mod ports;
 pub(crate) mod program;
 mod sharing;
 mod spec;
+mod ways;
 
 pub(crate) use follow::Follower;
-pub use spec::{MAX_QUEUES, Outgoing, Share, XdpMode, XdpSpec, ZeroCopy};
+pub use spec::{MAX_QUEUES, XdpSpec};
 
 use rustix::event::epoll;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -67,6 +68,7 @@ use ports::record::{Record, UNRECORDED};
 use ports::steering::Steering;
 use program::{KERNEL, Maps, Owned};
 use sharing::{Followed, Sharing};
+use spec::{Share, XdpMode, ZeroCopy};
 use tailwater_bpf::sys::{self as bpf, Hook};
 
 /// Maximum length of an IP packet in bytes: a page, less the kernel's headroom and the Ethernet
@@ -223,7 +225,7 @@ impl XdpPort {
                 )
             }
         };
-        let rules = self.rules().map_or_else(String::new, |rules| format!(" ({rules})"));
+        let rules = self.rules(index).map_or_else(String::new, |rules| format!(" ({rules})"));
         let found = format!("AF_XDP on {name}{behind}, queues: {queues}{rules}");
         if inherits {
             return Ok(found);
@@ -330,9 +332,6 @@ impl Port for XdpPort {
         let (mode, copy) = (facts.mode, facts.copy);
         let (port, there) = (&self.spec.interface, interface.receive_queues());
         tracing::info!(port, mode, copy, queues = count, "AF_XDP");
-        if let Some(rules) = self.rules() {
-            tracing::warn!(port, "{rules}");
-        }
         if count < there {
             tracing::warn!(port, there, queues = count, "frames on the other queues go to Linux");
         }
@@ -344,8 +343,7 @@ impl Port for XdpPort {
     }
 
     fn interface(&self, context: &Context) -> Option<PortInterface> {
-        let interface =
-            PortInterface::new(&self.spec.interface, None)?.sharing_ports(self.spec.share == Share::Ports);
+        let interface = PortInterface::new(&self.spec.interface, None)?;
         interface.followed_by(|index| Follower::of(self, context, index))
     }
 

@@ -12,7 +12,7 @@ pub const MAX_QUEUES: u32 = 16;
 
 /// Where the redirect program runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum XdpMode {
+pub(crate) enum XdpMode {
     /// In the driver if it supports that, else on Linux's packets.
     #[default]
     Auto,
@@ -24,7 +24,7 @@ pub enum XdpMode {
 
 /// Who copies frames between the card and the socket's memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum ZeroCopy {
+pub(crate) enum ZeroCopy {
     /// The card if its driver supports that, else the kernel.
     #[default]
     Auto,
@@ -36,7 +36,7 @@ pub enum ZeroCopy {
 
 /// What Linux keeps of the interface.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Share {
+pub(crate) enum Share {
     /// Nothing.
     #[default]
     Nothing,
@@ -50,11 +50,11 @@ pub enum Share {
 
 /// Ports from which connections of programs leave that share Linux's addresses.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Outgoing {
+pub(crate) struct Outgoing {
     /// All of them.
-    pub range: RangeInclusive<u16>,
+    pub(super) range: RangeInclusive<u16>,
     /// How many each program has.
-    pub part: u16,
+    pub(super) part: u16,
 }
 
 impl Default for Outgoing {
@@ -84,24 +84,24 @@ impl Outgoing {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XdpSpec {
     /// Name of the interface.
-    pub interface: String,
+    pub(crate) interface: String,
     /// The address that runtimes use as their gateway to other networks.
-    pub gateway: Option<Ipv4Addr>,
+    pub(super) gateway: Option<Ipv4Addr>,
     /// Where the redirect program runs.
-    pub mode: XdpMode,
+    pub(super) mode: XdpMode,
     /// Number of receive queues to use, from the first, 1 to [`MAX_QUEUES`]; `None`: all queues of
     /// the interface. Frames of other queues go to Linux.
-    pub queues: Option<u32>,
+    pub(super) queues: Option<u32>,
     /// Who copies frames.
-    pub zero_copy: ZeroCopy,
+    pub(super) zero_copy: ZeroCopy,
     /// What Linux keeps; [`Share::Mac`] and [`Share::Ports`] need `gateway`, an address of the
     /// runtimes' network.
-    pub share: Share,
+    pub(super) share: Share,
     /// With [`Share::Ports`].
-    pub outgoing: Outgoing,
+    pub(super) outgoing: Outgoing,
     /// Complete transport checksums that the sender left to its card: for a veth pair whose other
     /// end Linux itself uses.
-    pub fill_checksums: bool,
+    pub(super) fill_checksums: bool,
 }
 
 impl FromStr for XdpSpec {

@@ -77,7 +77,7 @@ Runs as root; needs ip (iproute2), unshare and nsenter (util-linux).
 Examples:
   tailwater-lab bench ports
   tailwater-lab bench ports --variants tap,loopback --rounds 5 --json ports.json
-  tailwater-lab bench ports --tap-words offload --variants tap"
+  tailwater-lab bench ports --tap-words offload=off --variants tap"
 )]
 pub struct PortsArgs {
     /// Interleaved rounds
@@ -91,7 +91,7 @@ pub struct PortsArgs {
     /// `tailwater run --client`
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, default_values = ["tap", "xdp_veth", "loopback", "veth"])]
     variants: Vec<Variant>,
-    /// Words of the TAP device, as `queues=2,napi,offload` behind the name of `iokernel --tap`
+    /// Words of the TAP device, as `queues=2,napi,offload=off` behind the name of `iokernel --tap`
     #[arg(long, value_name = "WORDS", default_value = "")]
     tap_words: String,
     /// Cores of the client [default: the first, which is the IOKernel's]

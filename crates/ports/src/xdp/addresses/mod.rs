@@ -55,6 +55,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_wire::Sum;
 
 use super::latest::Latest;
+use super::ways::Way;
 use crate::Inject;
 use crate::frame::{
     ARP_FRAME, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME, IPV6_FRAME, MacAddr,
@@ -70,56 +71,20 @@ const DISCOVERY: [u8; 3] = [ROUTER_SOLICITATION, NEIGHBOUR_SOLICITATION, NEIGHBO
 /// Protocols whose packets are no messages of neighbour discovery: most are of these.
 const TCP_AND_UDP: [u8; 2] = [6, 17];
 
-/// Networks behind the gateway of one family, the longest prefix first, each with the station of
-/// its next hop.
-type Hops = Vec<(u128, u128, Option<MacAddr>)>;
-
 /// What the wire looks like. Made by the control thread, and never changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct View {
     /// The interface's own MAC address.
     pub(super) own: MacAddr,
-    hops: [Hops; 2],
-}
-
-/// Returns an address as a number of 128 bits, and the index of its family.
-pub(super) fn bits(ip: IpAddr) -> (u128, usize) {
-    match ip {
-        IpAddr::V4(ip) => (ip.to_ipv6_mapped().to_bits(), 0),
-        IpAddr::V6(ip) => (ip.to_bits(), 1),
-    }
-}
-
-/// Returns a network as its number, which [`bits`] of an address has under this mask, and the index
-/// of its family.
-pub(super) fn masked(network: IpAddr, prefix_len: u8) -> (u128, u128, usize) {
-    let (network, family) = bits(network);
-    let len = u32::from(prefix_len) + if family == 0 { 96 } else { 0 };
-    let mask = u128::MAX.checked_shl(128 - len.min(128)).unwrap_or(0);
-    (network & mask, mask, family)
+    /// Where frames to the gateway go: the station of the next hop, if it is known. Of those that
+    /// fit, the first one counts.
+    pub(super) ways: Vec<Way<Option<MacAddr>>>,
 }
 
 impl View {
-    /// Returns a view with these networks: prefix, its length, and the station of the next hop.
-    /// Of two networks that are the same, the first one counts.
-    pub(super) fn new(
-        own: MacAddr,
-        networks: impl IntoIterator<Item = (IpAddr, u8, Option<MacAddr>)>,
-    ) -> Self {
-        let mut view = Self { own, hops: [const { Vec::new() }; 2] };
-        for (network, prefix_len, station) in networks {
-            let (network, mask, family) = masked(network, prefix_len);
-            view.hops[family].push((network, mask, station));
-        }
-        // Stable: the first of equals stays first.
-        view.hops.iter_mut().for_each(|hops| hops.sort_by_key(|(_, mask, _)| core::cmp::Reverse(*mask)));
-        view
-    }
-
-    /// Returns the station of the next hop to an address; `None` if it is unknown.
-    fn next_hop(&self, to: IpAddr) -> Option<MacAddr> {
-        let (to, family) = bits(to);
-        self.hops[family].iter().find(|(network, mask, _)| to & mask == *network)?.2
+    /// Returns the station of the next hop; `None` if it is unknown.
+    fn next_hop(&self, from: IpAddr, to: IpAddr) -> Option<MacAddr> {
+        self.ways.iter().find(|way| way.fits(from, to))?.via
     }
 }
 
@@ -241,7 +206,7 @@ impl Translation {
         if frame[..6] != gateway.mac().0 {
             return Outward::Leaves(None);
         }
-        match destination(frame, ethertype).and_then(|to| self.view.next_hop(to)) {
+        match ends(frame, ethertype).and_then(|(from, to)| self.view.next_hop(from, to)) {
             Some(station) => Outward::Leaves(Some(station)),
             None => {
                 self.counts.no_next_hop.fetch_add(1, Ordering::Relaxed);
@@ -271,11 +236,16 @@ fn address6(frame: &[u8], at: usize) -> Option<IpAddr> {
 }
 
 /// Returns the destination of an IP packet, and the target of ARP.
-pub(super) fn destination(frame: &[u8], ethertype: u16) -> Option<IpAddr> {
+fn destination(frame: &[u8], ethertype: u16) -> Option<IpAddr> {
+    ends(frame, ethertype).map(|(_, to)| to)
+}
+
+/// Returns source and destination of an IP packet, sender and target of ARP.
+fn ends(frame: &[u8], ethertype: u16) -> Option<(IpAddr, IpAddr)> {
     match ethertype {
-        ETHERTYPE_IPV4 => address4(frame, IPV4_FRAME - 4),
-        ETHERTYPE_IPV6 => address6(frame, IPV6_FRAME - 16),
-        ETHERTYPE_ARP => address4(frame, ARP_FRAME - 4),
+        ETHERTYPE_IPV4 => Some((address4(frame, IPV4_FRAME - 8)?, address4(frame, IPV4_FRAME - 4)?)),
+        ETHERTYPE_IPV6 => Some((address6(frame, IPV6_FRAME - 32)?, address6(frame, IPV6_FRAME - 16)?)),
+        ETHERTYPE_ARP => Some((address4(frame, ARP_FRAME - 14)?, address4(frame, ARP_FRAME - 4)?)),
         _ => None,
     }
 }

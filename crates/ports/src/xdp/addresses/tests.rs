@@ -6,6 +6,7 @@ use tailwater_testkit::frames::{arp, udp};
 use tailwater_wire::{Addresses, Checksums, Icmpv6Message, Neighbour};
 
 use crate::Delivery;
+use crate::xdp::ways::Prefix;
 
 const OWN: MacAddr = MacAddr([0x0a, 1, 2, 3, 4, 5]);
 const ROUTER: MacAddr = MacAddr([0x0a, 9, 9, 9, 9, 9]);
@@ -26,14 +27,19 @@ fn station(ip: IpAddr) -> Option<MacAddr> {
     }
 }
 
+fn way(network: [u8; 4], len: u8, via: Option<MacAddr>) -> Way<Option<MacAddr>> {
+    Way { from: Prefix::all(true), to: Prefix::new(network.into(), len), via }
+}
+
 fn translation(gateway: Option<Gateway>) -> Translation {
     let latest = Arc::new(Latest::default());
-    let networks = [
-        (IpAddr::from([198, 51, 100, 0]), 24, Some(OTHER_ROUTER)),
-        (IpAddr::from([203, 0, 113, 0]), 24, None),
-        (IpAddr::from([0, 0, 0, 0]), 0, Some(ROUTER)),
+    let ways = vec![
+        way([198, 51, 100, 0], 24, Some(OTHER_ROUTER)),
+        way([203, 0, 113, 0], 24, None),
+        Way { from: Prefix::one(HOST.into()), ..way([0; 4], 0, Some(OTHER_ROUTER)) },
+        way([0; 4], 0, Some(ROUTER)),
     ];
-    latest.set(View::new(OWN, networks));
+    latest.set(View { own: OWN, ways });
     Translation::new(latest, gateway, Arc::new(Counts::default()))
 }
 
@@ -139,14 +145,15 @@ fn the_gateway_is_answered_for_and_frames_to_it_go_to_linuxs_next_hops() {
     assert_eq!((&arp_answer[..6], &arp_answer[22..28]), (&mac.0[..], &GATEWAY.mac().0[..]));
     assert!(matches!(message(nd_answer), Neighbour::Advertisement { target, mac: Some(mac), .. }
         if target == ip6 && mac == GATEWAY.mac()));
-    let mut to = |ip: [u8; 4]| {
-        let mut frame = udp(PROGRAM, ip.into(), (1, 2), 60);
+    let mut hop = |from, to: [u8; 4]| {
+        let mut frame = udp(from, to.into(), (1, 2), 60);
         frame[..6].copy_from_slice(&GATEWAY.mac().0);
         outward(&mut port, &frame).map(|frame| MacAddr(*frame.first_chunk().unwrap()))
     };
-    assert_eq!(to([192, 0, 2, 1]), Some(ROUTER));
-    assert_eq!(to([198, 51, 100, 7]), Some(OTHER_ROUTER), "a longer prefix");
-    assert_eq!(to([203, 0, 113, 7]), None, "its router is not known");
+    assert_eq!(hop(PROGRAM, [192, 0, 2, 1]), Some(ROUTER));
+    assert_eq!(hop(HOST, [192, 0, 2, 1]), Some(OTHER_ROUTER), "a rule for its address");
+    assert_eq!(hop(PROGRAM, [198, 51, 100, 7]), Some(OTHER_ROUTER), "the first way that fits");
+    assert_eq!(hop(PROGRAM, [203, 0, 113, 7]), None, "its router is not known");
     let mut frame = ipv6(PROGRAM6.to_bits(), 1 << 100, 17, 64, &[0; 8]);
     frame[..6].copy_from_slice(&GATEWAY.mac().0);
     assert_eq!(port.judge(&frame), Outward::Dropped, "no IPv6 route, and none of IPv4 stands in");
@@ -207,7 +214,7 @@ fn a_program_that_asks_much_for_the_gateway_takes_no_others_answer() {
 #[test]
 fn a_new_view_is_taken_up_at_the_next_poll() {
     let mut port = translation(Some(GATEWAY));
-    port.latest.set(View::new(ROUTER, [(IpAddr::from([0, 0, 0, 0]), 0, Some(OWN))]));
+    port.latest.set(View { own: ROUTER, ways: vec![way([0; 4], 0, Some(OWN))] });
     port.poll(&mut Seen::default());
     let mut frame = udp(PROGRAM, Ipv4Addr::new(192, 0, 2, 1), (1, 2), 60);
     frame[..6].copy_from_slice(&GATEWAY.mac().0);

@@ -215,6 +215,13 @@ pub(super) mod tests {
         }
     }
 
+    /// Returns two namespaces with `here0` and `there0`, where XDP works; `None`, with the reason
+    /// printed, if there are none.
+    pub(in crate::xdp::ports) fn xdp_namespaces() -> Option<[Namespace; 2]> {
+        crate::xdp::probe().inspect_err(|why| eprintln!("skipped: {why}")).ok()?;
+        Namespace::pair(["here0", "there0"], 1)
+    }
+
     pub(in crate::xdp::ports) fn program() -> OwnedFd {
         let map = sys::socket_map(1).unwrap();
         sys::load_xdp(&redirect_all(map.as_raw_fd(), KERNEL)).unwrap()
@@ -222,10 +229,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_program_is_taken_away_unless_programs_wait_and_their_ports_go_with_it_if_it_is_by_hand() {
-        let Some([here, _there]) = Namespace::pair(["here0", "there0"], 1) else { return };
-        if let Err(why) = crate::xdp::probe() {
-            return eprintln!("skipped: {why}");
-        }
+        let Some([here, _there]) = xdp_namespaces() else { return };
         here.inside(|| {
             let index = Interface::new("here0").unwrap().index().unwrap();
             let attach = || Attachment::new("here0", index, &program(), Hook::Driver).unwrap();
@@ -275,10 +279,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_program_and_the_record_of_another_are_left_alone() {
-        let Some([here, _there]) = Namespace::pair(["here0", "there0"], 1) else { return };
-        if let Err(why) = crate::xdp::probe() {
-            return eprintln!("skipped: {why}");
-        }
+        let Some([here, _there]) = xdp_namespaces() else { return };
         here.inside(|| {
             let index = Interface::new("here0").unwrap().index().unwrap();
             let attached = || Linux::new().unwrap().attached_xdp(index).unwrap().map(|(number, _)| number);
@@ -300,10 +301,7 @@ pub(super) mod tests {
 
     #[test]
     fn programs_keep_their_ports_over_a_driver_that_runs_no_programs_and_over_another_mode() {
-        let Some([here, _there]) = Namespace::pair(["here0", "there0"], 1) else { return };
-        if let Err(why) = crate::xdp::probe() {
-            return eprintln!("skipped: {why}");
-        }
+        let Some([here, _there]) = xdp_namespaces() else { return };
         let ports = Ports {
             ip: Ipv4Addr::LOCALHOST,
             outgoing: (61_000, 61_099),

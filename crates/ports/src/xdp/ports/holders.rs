@@ -62,14 +62,35 @@ pub(super) enum State {
 /// The programs that have ports, by their addresses.
 pub(super) type Holders = BTreeMap<Ipv4Addr, Holder>;
 
+/// Returns whether two parts of the range have no port in common.
+fn are_apart(one: &RangeInclusive<u16>, other: &RangeInclusive<u16>) -> bool {
+    one.end() < other.start() || other.end() < one.start()
+}
+
 /// Returns the first part of the range that has no port of these programs.
-pub(super) fn free_part(outgoing: &Outgoing, holders: &Holders) -> Option<RangeInclusive<u16>> {
+fn free_part<'a>(
+    outgoing: &Outgoing,
+    holders: &(impl Iterator<Item = &'a Holder> + Clone),
+) -> Option<RangeInclusive<u16>> {
     let mut parts = (0..outgoing.parts()).map(|number| outgoing.part(number));
-    parts.find(|part| {
-        holders
-            .values()
-            .all(|Holder { outgoing: other, .. }| part.end() < other.start() || other.end() < part.start())
-    })
+    parts.find(|part| holders.clone().all(|holder| are_apart(part, &holder.outgoing)))
+}
+
+/// Takes a part of the range that no program has. If there is none, programs that have ended lose
+/// theirs for it: those that have ended first, and no more of them than it takes.
+pub(super) fn take_part(outgoing: &Outgoing, holders: &mut Holders) -> Option<RangeInclusive<u16>> {
+    let ended = |holder: &Holder| match holder.state {
+        State::Ended(until) => Some(until),
+        State::Registered | State::Expected(_) => None,
+    };
+    let mut ends: Vec<Instant> = holders.values().filter_map(ended).collect();
+    ends.sort_unstable();
+    let part = [None].into_iter().chain(ends.into_iter().map(Some)).find_map(|last| {
+        let stays = |holder: &&Holder| ended(holder).is_none_or(|end| last < Some(end));
+        free_part(outgoing, &holders.values().filter(stays))
+    })?;
+    holders.retain(|_, holder| are_apart(&part, &holder.outgoing));
+    Some(part)
 }
 
 /// Returns the programs of an earlier IOKernel, with the ports that they had. One whose part is not
@@ -96,7 +117,7 @@ pub(super) fn expected(
                 range.start(), range.end()
             );
         }
-        let part = if is_kept { Some(first..=last) } else { free_part(outgoing, &holders) };
+        let part = if is_kept { Some(first..=last) } else { free_part(outgoing, &holders.values()) };
         let Some(outgoing) = part else { continue };
         let kept = || Listening { until: Some(until), ..Listening::default() };
         let listens = ports.listens.iter().map(|&listen| (listen, kept())).collect();
@@ -245,11 +266,44 @@ mod tests {
         let part = |host| holders[&ip(host)].outgoing.clone();
         assert_eq!((part(2), part(3), part(4)), (61_020..=61_039, 61_050..=61_149, 61_000..=61_019));
         assert!(holders.values().all(|holder| holder.listens.keys().eq(&listens)));
-        assert_eq!(free_part(&outgoing, &holders), Some(61_160..=61_179));
+        assert_eq!(free_part(&outgoing, &holders.values()), Some(61_160..=61_179));
         // Without room the program loses its place.
         let outgoing = Outgoing { range: 61_000..=61_149, part: 50 };
         let holders = expected(&record, ("here0", &outgoing), |_| None);
         assert!(holders.contains_key(&ip(3)) && !holders.contains_key(&ip(2)));
-        assert_eq!(free_part(&outgoing, &holders), None);
+        assert_eq!(free_part(&outgoing, &holders.values()), None);
+    }
+
+    #[test]
+    fn programs_that_have_ended_lose_their_parts_only_for_one_that_is_free_then() {
+        let now = Instant::now();
+        let state = |seconds: u64| State::Ended(now + Duration::from_secs(seconds));
+        let holder = |outgoing, state| Holder { ip6: None, outgoing, listens: BTreeMap::new(), state };
+        let all = |parts: [(RangeInclusive<u16>, State); 4]| -> Holders {
+            let holders = (2..)
+                .zip(parts)
+                .map(|(host, (outgoing, state))| (Ipv4Addr::new(10, 77, 0, host), holder(outgoing, state)));
+            holders.collect()
+        };
+        let hosts = |holders: &Holders| holders.keys().map(|ip| ip.octets()[3]).collect::<Vec<u8>>();
+        let outgoing = Outgoing { range: 61_000..=61_199, part: 100 };
+        // The first one to end is beside one that runs: the place of the two after it is enough.
+        let mut holders = all([
+            (61_000..=61_049, State::Registered),
+            (61_050..=61_099, state(1)),
+            (61_100..=61_149, state(2)),
+            (61_150..=61_199, state(3)),
+        ]);
+        assert_eq!(take_part(&outgoing, &mut holders), Some(61_100..=61_199));
+        assert_eq!(hosts(&holders), [2, 3]);
+        // None is enough: they stay.
+        let mut holders = all([
+            (61_000..=61_049, State::Registered),
+            (61_050..=61_099, state(1)),
+            (61_100..=61_149, State::Registered),
+            (61_150..=61_199, state(3)),
+        ]);
+        assert_eq!(take_part(&outgoing, &mut holders), None);
+        assert_eq!(hosts(&holders), [2, 3, 4, 5]);
     }
 }

@@ -50,10 +50,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::addresses::{Counts, Gateway, Outward, asks, bits, masked};
+use super::addresses::{Counts, Gateway, Outward, asks};
 use super::latest::Latest;
 use super::linux::Known;
 use super::program::ports::port_key;
+use super::ways::{Prefix, Way};
 use crate::Inject;
 use crate::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddr};
 use crate::packet::{Family, Packet, Part, TCP, UDP, decode};
@@ -105,9 +106,6 @@ impl Program {
     }
 }
 
-/// Networks, the longest prefix first, each with its router; without one its hosts are neighbours.
-type Routes = Vec<(u128, u128, Option<IpAddr>)>;
-
 /// What the wire looks like, and who has which port. Made by the control thread, and never changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct View {
@@ -116,27 +114,27 @@ pub(super) struct View {
     ip: Option<Ipv4Addr>,
     ip6: Option<Ipv6Addr>,
     programs: Vec<Program>,
-    routes: [Routes; 2],
+    /// Networks, each with its router; without one its hosts are neighbours. Of those that fit, the
+    /// first one counts.
+    networks: Vec<(Prefix, Option<IpAddr>)>,
     neighbours: HashMap<IpAddr, Known>,
 }
 
 impl View {
-    /// Returns a view with these addresses of the interface, and these networks: prefix, its
-    /// length, and the router. Of two networks that are the same, the first one counts.
+    /// Returns a view with these addresses of the interface, and the ways out that are for packets
+    /// from them.
     pub(super) fn new(
         (own, ip, ip6): (MacAddr, Option<Ipv4Addr>, Option<Ipv6Addr>),
         programs: Vec<Program>,
-        networks: impl IntoIterator<Item = (IpAddr, u8, Option<IpAddr>)>,
+        ways: &[Way],
         neighbours: HashMap<IpAddr, Known>,
     ) -> Self {
-        let mut view = Self { own, ip, ip6, programs, routes: [const { Vec::new() }; 2], neighbours };
-        for (network, prefix_len, router) in networks {
-            let (network, mask, family) = masked(network, prefix_len);
-            view.routes[family].push((network, mask, router));
-        }
-        // Stable: the first of equals stays first.
-        view.routes.iter_mut().for_each(|routes| routes.sort_by_key(|route| core::cmp::Reverse(route.1)));
-        view
+        let has = |from: Prefix| {
+            ip.is_some_and(|ip| from.has(ip.into())) || ip6.is_some_and(|ip| from.has(ip.into()))
+        };
+        let own_ways = ways.iter().filter(|way| has(way.from));
+        let networks = own_ways.map(|way| (way.to, way.via)).collect();
+        Self { own, ip, ip6, programs, networks, neighbours }
     }
 
     /// Returns the interface's own address of a family.
@@ -150,9 +148,8 @@ impl View {
     /// Returns the address of the neighbour or router to which a packet goes; `None` without a
     /// route.
     fn next_hop(&self, to: IpAddr) -> Option<IpAddr> {
-        let (number, family) = bits(to);
-        let route = self.routes[family].iter().find(|(network, mask, _)| number & mask == *network)?;
-        Some(route.2.unwrap_or(to))
+        let (_, router) = self.networks.iter().find(|(network, _)| network.has(to))?;
+        Some(router.unwrap_or(to))
     }
 
     fn with_port(&self, protocol: u8, port: u16) -> Option<&Program> {

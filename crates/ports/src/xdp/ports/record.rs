@@ -12,10 +12,11 @@
 use rustix::fs::{Access, AtFlags, CWD, accessat};
 use serde::{Deserialize, Serialize};
 use std::fs;
-use std::io;
+use std::io::{self, BufReader};
 use std::net::Ipv4Addr;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use tailwater_host::own_file;
 use tailwater_shm::control::Listen;
 
 const FOLDER: &str = "/run";
@@ -56,12 +57,8 @@ impl Record {
     /// Reads the record of an interface; an empty one if there is none, or none that this user has
     /// written.
     pub(super) fn read(path: &Path) -> Self {
-        let own = || {
-            let file = fs::symlink_metadata(path).ok()?;
-            let is_own = file.is_file() && file.uid() == rustix::process::geteuid().as_raw();
-            serde_json::from_slice(&fs::read(path).ok().filter(|_| is_own)?).ok()
-        };
-        own().unwrap_or_default()
+        let file = own_file::open(fs::OpenOptions::new().read(true), path);
+        file.ok().and_then(|file| serde_json::from_reader(BufReader::new(file)).ok()).unwrap_or_default()
     }
 
     /// Returns whether the attached program of this number, or none if it is 0, is what an IOKernel
@@ -77,13 +74,7 @@ impl Record {
 
     /// Replaces the record.
     pub(super) fn write(&self, path: &Path) -> io::Result<()> {
-        let mut next = path.as_os_str().to_owned();
-        next.push(".new");
-        let _ = fs::remove_file(&next);
-        let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create_new(true).mode(0o600).open(&next)?;
-        io::Write::write_all(&mut file, &serde_json::to_vec(self)?)?;
-        fs::rename(&next, path)
+        own_file::replace(path, &serde_json::to_vec(self)?)
     }
 }
 

@@ -8,9 +8,9 @@
 //! it keeps from one IOKernel to the next.
 //!
 //! # Next hops
-//! Those of Linux's main table, and stations from its table of neighbours. A neighbour that Linux
-//! does not know is found by it when a program sends there; the routers of the routes are used once
-//! a second, so that Linux checks them.
+//! Those of Linux's routes by its routing rules ([`ways`](crate::xdp::ways)), and stations from its
+//! table of neighbours. A neighbour that Linux does not know is found by it when a program sends
+//! there; the routers of the routes are used once a second, so that Linux checks them.
 //!
 //! # Crash and lie
 //!
@@ -49,7 +49,7 @@ use tailwater_shm::control::Listen;
 
 use super::attachment::Attachment;
 use super::held::{Held, Unheld};
-use super::holders::{self, Absence, Holder, Holders, State, expected, free_part};
+use super::holders::{self, Absence, Holder, Holders, State, expected};
 use super::record::{Record, UNRECORDED};
 use super::{Latest, Program, View, Wanted};
 use crate::frame::MacAddr;
@@ -93,6 +93,10 @@ pub(in crate::xdp) struct Steering {
     next_hold: Option<Instant>,
     /// This IOKernel ends, and its programs wait for the next one.
     ending: bool,
+    /// Routers of the ways out.
+    routers: HashSet<IpAddr>,
+    /// Which routing rules are not followed, as it was logged last.
+    unfollowed: Option<String>,
     /// Linux's addresses and routers, which no program may have.
     taken: HashSet<IpAddr>,
     taken_changed: bool,
@@ -136,6 +140,8 @@ impl Steering {
             unheld: HashSet::new(),
             next_hold: None,
             ending: false,
+            routers: HashSet::new(),
+            unfollowed: None,
             taken: HashSet::new(),
             taken_changed: true,
         })
@@ -215,28 +221,18 @@ impl Steering {
         [self.ip.map(IpAddr::V4), self.ip6.map(IpAddr::V6)].into_iter().flatten()
     }
 
-    /// Returns a part of the range that no program has: that of the one that has ended first if
-    /// there is no other.
+    /// Takes a part of the range for a program.
     fn take_part(&mut self) -> Result<RangeInclusive<u16>, String> {
-        loop {
-            if let Some(free) = free_part(&self.outgoing, &self.holders) {
-                return Ok(free);
-            }
-            let ended = self.holders.iter().filter_map(|(&ip, holder)| match holder.state {
-                State::Ended(until) => Some((until, ip)),
-                State::Registered | State::Expected(_) => None,
-            });
-            let Some((_, first)) = ended.min() else { break };
-            self.holders.remove(&first);
-        }
         let Outgoing { range, part } = &self.outgoing;
-        Err(format!(
-            "{} programs have ports for outgoing connections, and no part of {part} is free in {}-{}; stop one, or \
-             give the IOKernel's port a longer range= or a smaller part=",
-            self.holders.len(),
-            range.start(),
-            range.end()
-        ))
+        holders::take_part(&self.outgoing, &mut self.holders).ok_or_else(|| {
+            format!(
+                "{} programs have ports for outgoing connections, and no part of {part} is free in {}-{}; stop one, or \
+                 give the IOKernel's port a longer range= or a smaller part=",
+                self.holders.len(),
+                range.start(),
+                range.end()
+            )
+        })
     }
 
     /// Takes the ports of programs that are registered no more. Frames for connections of theirs
@@ -287,25 +283,24 @@ impl Steering {
         for ip in self.wanted.take() {
             let _ = self.linux.use_neighbour(self.at.index, ip);
         }
-        let mut routes = self.linux.all_routes(self.at.index)?;
-        routes.sort_by_key(|route| (core::cmp::Reverse(route.prefix_len), route.priority));
+        let ways = self.linux.ways(self.at.index)?;
+        ways.note(&self.at.port, &mut self.unfollowed);
         let neighbours = self.linux.neighbours(self.at.index)?;
         let hosts = self.linux.addresses()?;
-        let taken: HashSet<IpAddr> =
-            hosts.into_iter().chain(routes.iter().filter_map(|route| route.via)).collect();
+        self.routers = ways.ways.iter().filter_map(|way| way.via).collect();
+        let taken: HashSet<IpAddr> = hosts.into_iter().chain(self.routers.iter().copied()).collect();
         self.taken_changed |= taken != self.taken;
         self.taken = taken;
-        let networks = routes.into_iter().map(|route| (route.network, route.prefix_len, route.via));
-        self.view = View::new((mac, ip, ip6), Vec::new(), networks, neighbours);
+        self.view = View::new((mac, ip, ip6), Vec::new(), &ways.ways, neighbours);
         self.publish();
         Ok(())
     }
 
     /// Makes Linux find and check the stations of routers.
     pub(in crate::xdp) fn use_hops(&mut self) {
-        let routes = self.linux.all_routes(self.at.index).unwrap_or_default();
-        let routers: HashSet<IpAddr> = routes.into_iter().filter_map(|route| route.via).collect();
-        routers.into_iter().for_each(|ip| self.linux.use_unless_permanent(self.at.index, ip));
+        for &ip in &self.routers {
+            self.linux.use_unless_permanent(self.at.index, ip);
+        }
     }
 
     /// Holds the ports that are not held yet.
@@ -445,16 +440,12 @@ impl Drop for Steering {
 mod tests {
     use super::*;
     use crate::sys::interface::Interface;
-    use crate::xdp::ports::attachment::tests::{Removed, program};
+    use crate::xdp::ports::attachment::tests::{Removed, program, xdp_namespaces};
     use tailwater_bpf::sys::Hook;
-    use tailwater_testkit::namespace::Namespace;
 
     #[test]
     fn an_instance_that_is_refused_takes_no_port_of_another_one_after_an_absence_or_a_kill() {
-        let Some([here, _there]) = Namespace::pair(["here0", "there0"], 1) else { return };
-        if let Err(why) = crate::xdp::probe() {
-            return eprintln!("skipped: {why}");
-        }
+        let Some([here, _there]) = xdp_namespaces() else { return };
         let ip = Ipv4Addr::new(10, 77, 0, 2);
         let (tcp, udp): (Listen, Listen) = ("tcp:80".parse().unwrap(), "udp:9".parse().unwrap());
         let (first, second) = (RuntimeId(1), RuntimeId(2));

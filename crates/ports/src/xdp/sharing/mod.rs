@@ -12,10 +12,11 @@
 //! redirected, also if it got them later than a program.
 //!
 //! # Next hops
-//! Those of Linux's routes through the interface to routers; the gateway's own address is the next
-//! hop of a family without a default route there. As Linux has no entry for a router that it does
-//! not use, and does not check one, each is used once a second in the same way as by a packet. A
-//! station that is not known any more, as while a router restarts, stays the last known one.
+//! Those of Linux's routes through the interface to routers, by its routing rules
+//! ([`ways`](super::ways)); the gateway's own address is the next hop of a family without a default
+//! route there. As Linux has no entry for a router that it does not use, and does not check one,
+//! each is used once a second in the same way as by a packet. A station that is not known any more,
+//! as while a router restarts, stays the last known one.
 //!
 //! # Crash and lie
 //!
@@ -31,17 +32,18 @@
 use rustix::io::Errno;
 use std::collections::{HashMap, HashSet};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailwater_bpf::sys::map::Map;
 
 use super::addresses::{Gateway, View};
 use super::latest::Latest;
-use super::linux::{Linux, Route};
+use super::linux::Linux;
 use super::ports::holders::Absence;
 use super::ports::steering::Steering;
 use super::program::{self, Owned, Settings};
+use super::ways::{Prefix, Way, Ways};
 use crate::frame::MacAddr;
 use crate::sys::interface::Interface;
 use crate::{KEPT_S, MOST_KEPT};
@@ -57,8 +59,8 @@ const KEPT: Duration = Duration::from_secs(KEPT_S);
 const MOST_ADDRESSES: u32 = 8_192;
 /// Maximum number of addresses of programs that have ended: three of each that is answered for.
 const MOST_ENDED: usize = 3 * MOST_KEPT;
-/// Maximum number of routes that are followed, the longest prefixes first; the default routes count
-/// beside them.
+/// Maximum number of routes that are followed, those that Linux would take first; the default
+/// routes count beside them.
 const MOST_ROUTES: usize = 64;
 
 /// Addresses of the programs, as the redirect program finds them.
@@ -131,6 +133,8 @@ struct Programs {
     /// No program may have these: Linux's addresses and next hops.
     taken: HashSet<IpAddr>,
     taken_changed: bool,
+    /// Which routing rules are not followed, as it was logged last.
+    unfollowed: Option<String>,
 }
 
 impl Sharing {
@@ -325,6 +329,7 @@ impl Programs {
             taken: HashSet::new(),
             // What an earlier attachment has told is out of date, also if there is nothing now.
             taken_changed: true,
+            unfollowed: None,
         })
     }
 
@@ -382,11 +387,16 @@ impl Programs {
     /// Reads what Linux has, and puts changes into effect.
     fn look(&mut self, port: &str, index: u32, own: MacAddr, now: Instant) -> io::Result<()> {
         let hosts = self.linux.addresses()?;
-        let routes = match self.gateway {
-            Some(gateway) => followed(gateway, self.linux.routes(index)?),
+        let ways = match self.gateway {
+            Some(gateway) => {
+                let ways = self.linux.ways(index)?;
+                ways.note(port, &mut self.unfollowed);
+                followed(gateway, ways)
+            }
             None => Vec::new(),
         };
-        for via in routes.iter().map(|route| route.via).collect::<HashSet<IpAddr>>() {
+        let hops: HashSet<IpAddr> = ways.iter().map(|way| way.via).collect();
+        for &via in &hops {
             if let Some(known) = self.linux.neighbour(index, via)?
                 && self.stations.insert(via, known.mac) != Some(known.mac)
             {
@@ -396,17 +406,19 @@ impl Programs {
         for ip in hosts.iter().filter(|ip| self.theirs.get(ip) == Some(&None) && !self.hosts.contains(ip)) {
             tracing::error!(port, %ip, "Linux has the address of a program, and gets its frames from now on; remove one of them");
         }
-        let taken: HashSet<IpAddr> =
-            hosts.iter().copied().chain(routes.iter().map(|route| route.via)).collect();
+        let taken: HashSet<IpAddr> = hosts.iter().copied().chain(hops.iter().copied()).collect();
         self.taken_changed |= taken != self.taken;
         (self.taken, self.hosts) = (taken, hosts);
         self.theirs.retain(|_, until| until.is_none_or(|until| now < until));
         self.enter(port);
-        let station = |via: &IpAddr| self.stations.get(via).copied();
-        let networks = routes.iter().map(|r| (r.network, r.prefix_len, station(&r.via)));
         // A next hop is reached by its own station, whichever route has its address.
-        let hops = routes.iter().map(|r| (r.via, if r.via.is_ipv4() { 32 } else { 128 }, station(&r.via)));
-        let view = View::new(own, networks.chain(hops));
+        let itself =
+            hops.into_iter().map(|via| Way { from: Prefix::all(via.is_ipv4()), to: Prefix::one(via), via });
+        let station = |way: Way<IpAddr>| {
+            let Way { from, to, via } = way;
+            Way { from, to, via: self.stations.get(&via).copied() }
+        };
+        let view = View { own, ways: itself.chain(ways).map(station).collect() };
         if view != self.view {
             self.view = view.clone();
             self.latest.set(view);
@@ -421,21 +433,20 @@ impl Programs {
     }
 }
 
-/// Returns the routes that are followed, the best one of each network first, and with one to the
-/// gateway itself for a family without a default route.
-fn followed(gateway: Gateway, mut routes: Vec<Route>) -> Vec<Route> {
-    routes.sort_by_key(|route| (core::cmp::Reverse(route.prefix_len), route.priority));
-    let (default, mut followed): (Vec<Route>, Vec<Route>) =
-        routes.into_iter().partition(|route| route.prefix_len == 0);
-    followed.truncate(MOST_ROUTES);
-    let itself: [(IpAddr, Option<IpAddr>); 2] = [
-        (Ipv4Addr::UNSPECIFIED.into(), Some(gateway.ip.into())),
-        (Ipv6Addr::UNSPECIFIED.into(), gateway.ip6.map(IpAddr::V6)),
-    ];
-    for (network, via) in itself {
-        match via.filter(|_| !default.iter().any(|route| route.network == network)) {
-            Some(via) => followed.push(Route { network, prefix_len: 0, priority: u32::MAX, via }),
-            None => followed.extend(default.iter().filter(|route| route.network == network)),
+/// Returns the ways to routers that are followed, and one to the gateway itself for a family
+/// without a default route.
+fn followed(gateway: Gateway, ways: Ways) -> Vec<Way<IpAddr>> {
+    let mut longer = 0;
+    let mut followed: Vec<Way<IpAddr>> =
+        ways.ways.into_iter().filter_map(|Way { from, to, via }| Some(Way { from, to, via: via? })).collect();
+    followed.retain(|way| {
+        longer += usize::from(way.to.len() > 0);
+        way.to.len() == 0 || longer <= MOST_ROUTES
+    });
+    for via in [Some(gateway.ip.into()), gateway.ip6.map(IpAddr::V6)].into_iter().flatten() {
+        let all = Prefix::all(IpAddr::is_ipv4(&via));
+        if !followed.iter().any(|way| (way.from, way.to) == (all, all)) {
+            followed.push(Way { from: all, to: all, via });
         }
     }
     followed

@@ -1,6 +1,7 @@
 //! What needs a kernel runs in network namespaces, without which it is skipped with a message.
 
 use super::*;
+use std::net::Ipv6Addr;
 use tailwater_testkit::namespace::Namespace;
 use tailwater_testkit::until;
 
@@ -9,28 +10,36 @@ const ROUTER: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 const PROGRAM: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 2));
 const OTHER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 77, 0, 3));
 
-fn route(network: [u8; 4], prefix_len: u8, priority: u32, via: Ipv4Addr) -> Route {
-    Route { network: network.into(), prefix_len, priority, via: via.into() }
+fn way(network: [u8; 4], len: u8, via: Ipv4Addr) -> Way {
+    Way { from: Prefix::all(true), to: Prefix::new(network.into(), len), via: Some(via.into()) }
+}
+
+/// Returns the routers of the ways that are followed.
+fn routers(gateway: Gateway, ways: &[Way]) -> Vec<IpAddr> {
+    let ways = Ways { ways: ways.to_vec(), unfollowed: Vec::new() };
+    followed(gateway, ways).into_iter().map(|way| way.via).collect()
 }
 
 #[test]
 fn the_gateway_itself_is_the_next_hop_without_a_default_route() {
-    let longer = route([198, 51, 100, 0], 24, 0, ROUTER);
-    let itself = route([0, 0, 0, 0], 0, u32::MAX, GATEWAY.ip);
-    assert_eq!(followed(GATEWAY, vec![longer]), [longer, itself]);
-    let (worse, better) = (route([0, 0, 0, 0], 0, 100, GATEWAY.ip), route([0, 0, 0, 0], 0, 0, ROUTER));
-    assert_eq!(followed(GATEWAY, vec![worse, longer, better]), [longer, better, worse]);
+    let (longer, default) = (way([198, 51, 100, 0], 24, ROUTER), way([0; 4], 0, ROUTER));
+    let (router, itself) = (IpAddr::from(ROUTER), IpAddr::from(GATEWAY.ip));
+    assert_eq!(routers(GATEWAY, &[longer]), [router, itself]);
+    assert_eq!(routers(GATEWAY, &[longer, default]), [router; 2]);
+    assert_eq!(routers(GATEWAY, &[Way { via: None, ..longer }, default]), [router], "to neighbours");
+    let of_one = Way { from: Prefix::one(PROGRAM), ..default };
+    assert_eq!(routers(GATEWAY, &[of_one]), [router, itself], "of one program alone");
     let ip6 = Some(Ipv6Addr::LOCALHOST);
-    let both = followed(Gateway { ip6, ..GATEWAY }, vec![better]);
+    let both = routers(Gateway { ip6, ..GATEWAY }, &[default]);
     assert_eq!(both.len(), 2, "a default route of one family says nothing about the other: {both:?}");
 }
 
 #[test]
 fn many_routes_leave_room_for_the_default_route() {
-    let many = (0..=255).map(|i| route([203, 0, i, 0], 24, 0, ROUTER));
-    let default = route([0, 0, 0, 0], 0, 0, ROUTER);
-    let routes = followed(GATEWAY, many.chain([default]).collect());
-    assert_eq!((routes.len(), routes.last()), (MOST_ROUTES + 1, Some(&default)));
+    let many = (0..=255).map(|i| way([203, 0, i, 0], 24, ROUTER));
+    let default = way([0; 4], 0, Ipv4Addr::new(192, 0, 2, 2));
+    let routers = routers(GATEWAY, &many.chain([default]).collect::<Vec<Way>>());
+    assert_eq!((routers.len(), routers.last().copied()), (MOST_ROUTES + 1, default.via));
 }
 
 /// Returns one of `here0` in a namespace whose other end is in the second one; `None`, with
@@ -94,6 +103,14 @@ fn the_station_of_the_default_routes_router_is_found_and_followed() {
     let other: IpAddr = Ipv4Addr::new(192, 0, 2, 2).into();
     follow(&mut sharing, "the other route is followed", |f| {
         programs(f).taken.contains(&other) && programs(f).stations.contains_key(&other)
+    });
+    // A rule for a program's address.
+    here.ip(&["route", "add", "default", "via", "192.0.2.1", "table", "77"]);
+    here.ip(&["rule", "add", "from", "10.77.0.3", "table", "77"]);
+    let of_one =
+        |f: &Sharing| programs(f).view.ways.iter().find(|way| way.from == Prefix::one(OTHER)).copied();
+    follow(&mut sharing, "the rule is followed", |f| {
+        of_one(f).is_some_and(|way| way.to == Prefix::all(true) && way.via.is_some())
     });
 }
 

@@ -1,0 +1,147 @@
+//! What a link says of itself, and the XDP programs that are attached to it, for which rtnetlink(7)
+//! is the way: an attachment by netlink outlives the process.
+
+use netlink_packet_core::NLM_F_ACK;
+use netlink_packet_route::RouteNetlinkMessage;
+use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp};
+use rustix::fd::{AsRawFd, BorrowedFd};
+use std::io;
+
+use super::Linux;
+use crate::card::Attached;
+use tailwater_bpf::sys::Hook;
+
+/// Attach only where no program is (linux/if_link.h, `XDP_FLAGS_UPDATE_IF_NOEXIST`).
+const IF_NONE: u32 = 1;
+/// Do so only if a given program is attached (linux/if_link.h, `XDP_FLAGS_REPLACE`).
+const REPLACE: u32 = 1 << 4;
+
+/// What a link says of itself.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Link {
+    /// Programs that are attached for XDP.
+    pub(crate) attached: Vec<Attached>,
+    /// Number of receive queues that Linux has made for it; 0 if it is not said.
+    pub(crate) receive_queues: u32,
+}
+
+impl Linux {
+    /// Returns what an interface says of itself.
+    ///
+    /// # Errors
+    /// Linux's.
+    pub(crate) fn link(&mut self, interface: u32) -> io::Result<Link> {
+        let mut question = LinkMessage::default();
+        question.header.index = interface;
+        let answer = self.ask(RouteNetlinkMessage::GetLink(question), 0)?;
+        let mut link = Link::default();
+        for message in answer {
+            let RouteNetlinkMessage::NewLink(message) = message else { continue };
+            message.attributes.into_iter().for_each(|attribute| link.note(attribute));
+        }
+        Ok(link)
+    }
+
+    /// Returns the number of the program that is attached to an interface, and its hook; `None`
+    /// without one.
+    ///
+    /// # Errors
+    /// Linux's.
+    pub(in crate::xdp) fn attached_xdp(&mut self, interface: u32) -> io::Result<Option<(u32, Hook)>> {
+        let attached = self.link(interface)?.attached;
+        Ok(attached
+            .first()
+            .map(|program| (program.id, if program.mode == "skb" { Hook::Generic } else { Hook::Driver })))
+    }
+
+    /// Attaches a program to an interface until it is replaced or taken away, also if this process
+    /// ends. Unless it `replaces` one, no other may be there.
+    ///
+    /// # Errors
+    /// Linux's: EBUSY if another program is attached.
+    pub(in crate::xdp) fn attach_xdp(
+        &mut self,
+        interface: u32,
+        program: BorrowedFd<'_>,
+        hook: Hook,
+        replaces: bool,
+    ) -> io::Result<()> {
+        let flags = hook as u32 | if replaces { 0 } else { IF_NONE };
+        self.set_xdp(interface, vec![LinkXdp::Fd(program.as_raw_fd()), LinkXdp::Flags(flags)])
+    }
+
+    /// Takes a program away from an interface: this one alone if it is given.
+    ///
+    /// # Errors
+    /// Linux's: EEXIST if another program is attached, or none.
+    pub(in crate::xdp) fn detach_xdp(
+        &mut self,
+        interface: u32,
+        program: Option<BorrowedFd<'_>>,
+        hook: Hook,
+    ) -> io::Result<()> {
+        let mut parts = vec![LinkXdp::Fd(-1)];
+        match program {
+            Some(program) => parts.extend([
+                LinkXdp::Flags(hook as u32 | REPLACE),
+                LinkXdp::ExpectedFd(program.as_raw_fd() as u32),
+            ]),
+            None => parts.push(LinkXdp::Flags(hook as u32)),
+        }
+        self.set_xdp(interface, parts)
+    }
+
+    fn set_xdp(&mut self, interface: u32, parts: Vec<LinkXdp>) -> io::Result<()> {
+        let mut message = LinkMessage::default();
+        message.header.index = interface;
+        message.attributes = vec![LinkAttribute::Xdp(parts)];
+        self.ask(RouteNetlinkMessage::SetLink(message), NLM_F_ACK).map(drop)
+    }
+}
+
+impl Link {
+    fn note(&mut self, attribute: LinkAttribute) {
+        match attribute {
+            LinkAttribute::NumRxQueues(count) => self.receive_queues = count,
+            LinkAttribute::Xdp(parts) => {
+                self.attached = parts.iter().filter_map(attached).collect();
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Returns the program of one of the three modes.
+fn attached(part: &LinkXdp) -> Option<Attached> {
+    let (mode, id) = match *part {
+        LinkXdp::DrvProgId(id) => ("native", id),
+        LinkXdp::SkbProgId(id) => ("skb", id),
+        LinkXdp::HwProgId(id) => ("offloaded", id),
+        _ => return None,
+    };
+    (id > 0).then_some(Attached { mode, id })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use netlink_packet_route::link::XdpAttached;
+
+    #[test]
+    fn programs_are_found_by_the_mode_that_they_run_in() {
+        let (mode, of_none) = (LinkXdp::Attached(XdpAttached::Multiple), LinkXdp::HwProgId(0));
+        let parts = vec![mode, LinkXdp::DrvProgId(7), LinkXdp::SkbProgId(9), of_none];
+        let mut link = Link::default();
+        link.note(LinkAttribute::NumRxQueues(8));
+        link.note(LinkAttribute::Xdp(parts));
+        let attached = vec![Attached { mode: "native", id: 7 }, Attached { mode: "skb", id: 9 }];
+        assert_eq!(link, Link { attached, receive_queues: 8 });
+    }
+
+    #[test]
+    fn the_loopback_interface_has_one_queue_and_no_interface_is_an_error() {
+        let mut linux = Linux::new().unwrap();
+        assert_eq!(linux.link(1).unwrap().receive_queues, 1);
+        assert!(linux.link(u32::MAX >> 1).is_err());
+    }
+}

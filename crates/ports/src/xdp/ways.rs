@@ -1,0 +1,260 @@
+//! Ways out by an interface: which route a packet of a program takes, by Linux's routing rules
+//! (ip-rule(8)) and tables.
+//!
+//! Owns [`Way`] and their order. Pure: [`linux`](super::linux) reads rules and routes. Linux tries
+//! rules in the order of their priorities, and the first one whose table has a route decides. So in
+//! a list with the routes of each rule's table, rule after rule and in each the longest prefix
+//! first, the first way that fits a packet is the one that it takes.
+//!
+//! A packet of a program is looked up as one that this machine sends: without a mark, and as if it
+//! came from the loopback interface. Only routes through the interface count, since packets of
+//! programs leave by no other one. A rule that something else decides (a user, a port) is not
+//! followed, and is named.
+
+use core::cmp::Reverse;
+use core::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Maximum number of ways; those of later rules and shorter prefixes are left out.
+const MOST_WAYS: usize = 16_384;
+
+/// The addresses of one family that begin with the same bits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Prefix {
+    /// IPv4 addresses are as in IPv6 (RFC 4291 section 2.5.5.2).
+    network: u128,
+    mask: u128,
+    is_ipv4: bool,
+}
+
+/// Returns an address as a number of 128 bits.
+fn number(ip: IpAddr) -> u128 {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().to_bits(),
+        IpAddr::V6(ip) => ip.to_bits(),
+    }
+}
+
+impl Prefix {
+    /// Returns the addresses that have the first `len` bits of `ip`.
+    pub(super) fn new(ip: IpAddr, len: u8) -> Self {
+        let len = u32::from(len) + if ip.is_ipv4() { 96 } else { 0 };
+        let mask = u128::MAX.checked_shl(128 - len.min(128)).unwrap_or(0);
+        Self { network: number(ip) & mask, mask, is_ipv4: ip.is_ipv4() }
+    }
+
+    /// Returns all addresses of a family.
+    pub(super) fn all(is_ipv4: bool) -> Self {
+        match is_ipv4 {
+            true => Self::new(Ipv4Addr::UNSPECIFIED.into(), 0),
+            false => Self::new(Ipv6Addr::UNSPECIFIED.into(), 0),
+        }
+    }
+
+    /// Returns the address alone.
+    pub(super) fn one(ip: IpAddr) -> Self {
+        Self::new(ip, if ip.is_ipv4() { 32 } else { 128 })
+    }
+
+    pub(super) fn has(&self, ip: IpAddr) -> bool {
+        self.is_ipv4 == ip.is_ipv4() && number(ip) & self.mask == self.network
+    }
+
+    /// Returns the number of bits that the addresses share.
+    pub(super) fn len(&self) -> u32 {
+        self.mask.count_ones() - if self.is_ipv4 { 96 } else { 0 }
+    }
+
+    /// Returns the addresses that are in both; `None` if there is none.
+    fn and(self, other: Self) -> Option<Self> {
+        let (wide, narrow) = if self.mask <= other.mask { (self, other) } else { (other, self) };
+        let is_in = wide.is_ipv4 == narrow.is_ipv4 && narrow.network & wide.mask == wide.network;
+        is_in.then_some(narrow)
+    }
+}
+
+/// A route through the interface.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) table: u32,
+    pub(super) to: Prefix,
+    pub(super) priority: u32,
+    /// The router; without one the destinations are neighbours.
+    pub(super) via: Option<IpAddr>,
+}
+
+/// A rule that is followed: packets from and to these addresses take a route of the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Rule {
+    pub(super) priority: u32,
+    pub(super) from: Prefix,
+    pub(super) to: Prefix,
+    pub(super) table: u32,
+    /// Routes with prefixes of this length, or shorter ones, do not count.
+    pub(super) suppressed: Option<u32>,
+}
+
+/// A rule that is not followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Unfollowed {
+    pub(super) is_ipv6: bool,
+    pub(super) priority: u32,
+    /// In words.
+    pub(super) why: &'static str,
+}
+
+/// How packets from and to these addresses leave.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Way<V = Option<IpAddr>> {
+    pub(super) from: Prefix,
+    pub(super) to: Prefix,
+    /// The router, or its station.
+    pub(super) via: V,
+}
+
+impl<V> Way<V> {
+    pub(super) fn fits(&self, from: IpAddr, to: IpAddr) -> bool {
+        self.to.has(to) && self.from.has(from)
+    }
+}
+
+/// All ways out by an interface.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Ways {
+    /// Of those that fit a packet, the first one counts.
+    pub(super) ways: Vec<Way>,
+    /// In ascending order.
+    pub(super) unfollowed: Vec<Unfollowed>,
+}
+
+impl Ways {
+    /// Returns the ways by these rules and routes.
+    pub(super) fn new(mut rules: Vec<Rule>, mut routes: Vec<Route>, mut unfollowed: Vec<Unfollowed>) -> Self {
+        // Stable: of equals, Linux tries the one first that it lists first.
+        rules.sort_by_key(|rule| rule.priority);
+        routes.sort_by_key(|route| (Reverse(route.to.len()), route.priority));
+        unfollowed.sort_unstable();
+        let of_rule = |rule: &Rule| {
+            let Rule { from, to, table, suppressed, .. } = *rule;
+            let counts = move |route: &&Route| {
+                route.table == table && suppressed.is_none_or(|longest| route.to.len() > longest)
+            };
+            let way = move |route: &Route| Some(Way { from, to: to.and(route.to)?, via: route.via });
+            routes.iter().filter(counts).filter_map(way).collect::<Vec<Way>>()
+        };
+        let ways = rules.iter().flat_map(of_rule).take(MOST_WAYS).collect();
+        Self { ways, unfollowed }
+    }
+
+    /// Returns the router of the IPv4 packets for which nothing else is said.
+    pub(super) fn default_router(&self) -> Option<IpAddr> {
+        let all = Prefix::all(true);
+        self.ways.iter().find(|way| (way.from, way.to) == (all, all))?.via
+    }
+
+    /// Logs which rules are not followed, unless that was `said` before.
+    pub(super) fn note(&self, port: &str, said: &mut Option<String>) {
+        let words = self.explain();
+        if *said == words {
+            return;
+        }
+        if let Some(words) = &words {
+            tracing::warn!(port, "{words}");
+        }
+        *said = words;
+    }
+
+    /// Returns in words which rules are not followed; `None` if all are.
+    pub(super) fn explain(&self) -> Option<String> {
+        let first = self.unfollowed.first()?;
+        let more = match self.unfollowed.len() {
+            1 => String::new(),
+            many => format!("; and {} more", many - 1),
+        };
+        Some(format!("frames of programs do not follow Linux's routing rule {first}{more}"))
+    }
+}
+
+impl fmt::Display for Unfollowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { is_ipv6, priority, why } = *self;
+        let list = if is_ipv6 { "ip -6 rule" } else { "ip rule" };
+        write!(f, "with priority {priority} (`{list}`): it {why}")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(text: &str) -> Prefix {
+        let (ip, len) = text.split_once('/').unwrap();
+        Prefix::new(ip.parse().unwrap(), len.parse().unwrap())
+    }
+
+    fn rule(priority: u32, from: &str, to: &str, table: u32) -> Rule {
+        Rule { priority, from: prefix(from), to: prefix(to), table, suppressed: None }
+    }
+
+    fn route(table: u32, to: &str, priority: u32, via: &str) -> Route {
+        Route { table, to: prefix(to), priority, via: via.parse().ok() }
+    }
+
+    /// Returns the router for a packet; `None` without a way.
+    fn router(ways: &Ways, from: &str, to: &str) -> Option<Option<IpAddr>> {
+        let (from, to) = (from.parse().unwrap(), to.parse().unwrap());
+        ways.ways.iter().find(|way| way.fits(from, to)).map(|way| way.via)
+    }
+
+    #[test]
+    fn a_packet_takes_the_longest_prefix_of_the_first_rule_that_has_one() {
+        let routes = vec![
+            route(254, "0.0.0.0/0", 100, "192.0.2.2"),
+            route(254, "0.0.0.0/0", 0, "192.0.2.1"),
+            route(254, "198.51.100.0/24", 0, "192.0.2.3"),
+            route(254, "192.0.2.0/24", 0, ""),
+            route(77, "0.0.0.0/0", 0, "192.0.2.77"),
+            route(88, "198.51.100.128/25", 0, "192.0.2.88"),
+            route(254, "::/0", 0, "2001:db8::1"),
+        ];
+        let mut rules = vec![
+            rule(32_766, "0.0.0.0/0", "0.0.0.0/0", 254),
+            rule(32_766, "::/0", "::/0", 254),
+            rule(500, "10.77.0.2/32", "0.0.0.0/0", 77),
+            rule(400, "0.0.0.0/0", "198.51.0.0/16", 88),
+        ];
+        let ways = Ways::new(rules.clone(), routes.clone(), Vec::new());
+        let via = |from, to| router(&ways, from, to).flatten().map(|ip| ip.to_string());
+        let of = |ip: &str| Some(ip.to_owned());
+        assert_eq!(via("10.77.0.3", "203.0.113.7"), of("192.0.2.1"), "the better of two routes");
+        assert_eq!(via("10.77.0.3", "198.51.100.7"), of("192.0.2.3"), "the longer prefix");
+        assert_eq!(via("10.77.0.3", "198.51.100.200"), of("192.0.2.88"), "the earlier rule");
+        assert_eq!(via("10.77.0.2", "203.0.113.7"), of("192.0.2.77"), "by its source");
+        assert_eq!(via("10.77.0.2", "198.51.100.7"), of("192.0.2.77"), "the first rule has no route");
+        assert_eq!(router(&ways, "10.77.0.3", "192.0.2.9"), Some(None), "a neighbour");
+        assert_eq!(via("fd00::2", "2001:db8:1::1"), of("2001:db8::1"));
+        assert_eq!(router(&ways, "fd00::2", "203.0.113.7"), None, "no family stands in for another");
+        // As for a VPN: all but the default route of the main table, before another table.
+        rules.push(Rule { suppressed: Some(0), ..rule(100, "0.0.0.0/0", "0.0.0.0/0", 254) });
+        rules.push(rule(200, "0.0.0.0/0", "0.0.0.0/0", 77));
+        let ways = Ways::new(rules, routes, Vec::new());
+        let via = |from, to| router(&ways, from, to).flatten().map(|ip| ip.to_string());
+        assert_eq!(via("10.77.0.3", "198.51.100.200"), of("192.0.2.3"));
+        assert_eq!(via("10.77.0.3", "203.0.113.7"), of("192.0.2.77"));
+    }
+
+    #[test]
+    fn rules_that_are_not_followed_are_named_by_the_first_one() {
+        assert_eq!(Ways::default().explain(), None);
+        let of = |is_ipv6, priority, why| Unfollowed { is_ipv6, priority, why };
+        let unfollowed = vec![
+            of(true, 5, "is for a user"),
+            of(false, 800, "is for a port"),
+            of(false, 700, "is for a user"),
+        ];
+        let words = Ways::new(Vec::new(), Vec::new(), unfollowed).explain().unwrap();
+        for part in ["priority 700", "`ip rule`", "it is for a user", "2 more"] {
+            assert!(words.contains(part), "{part:?} is not in: {words}");
+        }
+    }
+}
