@@ -208,6 +208,7 @@ fuzz() {
 slow() {
     cargo test -p tailwater-lab --test it -- --ignored
     TAILWATER_KILLS=200 cargo test -p tailwater-tests --test it attached::killed_runtimes
+    cargo test -p tailwater-tests --test it -- --ignored hostile::connections_without_a_word
 }
 
 # The randomized tests from seeds of this moment. A failure is printed with its seed and does not

@@ -294,6 +294,24 @@ fn without_descriptors_connections_are_refused_in_words() {
 }
 
 #[test]
+#[ignore = "waits for ten seconds of silence: .ci/full slow"]
+fn connections_without_a_word_are_closed_and_make_room_for_a_newcomer() {
+    if !has_two_cpus() {
+        return;
+    }
+    let target = Target::start_with_descriptors(48);
+    let connections: Vec<_> = (0..60).map(|_| dial(&target.socket)).collect();
+    let is_refused = |connection| match control::receive::<ServerMessage>(connection) {
+        Ok((ServerMessage::Refused { why }, _)) if why.contains("no descriptors left") => true,
+        Err(ControlError::Closed) => false,
+        other => panic!("{other:?}"),
+    };
+    let refused = connections.iter().filter(|connection| is_refused(*connection)).count();
+    assert!((1..60).contains(&refused), "{refused} refused");
+    target.admits("newcomer");
+}
+
+#[test]
 fn the_command_may_open_as_many_descriptors_as_the_system_permits() {
     if !has_two_cpus() {
         return;
