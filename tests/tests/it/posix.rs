@@ -1,8 +1,8 @@
 //! Programs that know nothing of Tailwater, under `tailwater run --posix` beside an IOKernel.
 //!
-//! The program is `clients/posix-echo.c`, which the test compiles: a test is skipped, with a message,
-//! where there is no C compiler. It listens on Linux's network, too, where a client of the test
-//! itself asks it; only on Tailwater's is it reached at its own address.
+//! The program is `clients/posix-echo.c`, which the test compiles: a test is skipped, with a
+//! message, where there is no C compiler. It listens on Linux's network, too, where a client of the
+//! test itself asks it; only on Tailwater's is it reached at its own address.
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Write};

@@ -1,5 +1,5 @@
-//! Threads of a program that wait and move all the time (`tests/stress.cc`): what belongs to a thread
-//! stays with it.
+//! Threads of a program that wait and move all the time (`tests/stress.cc`): what belongs to a
+//! thread stays with it.
 
 use super::{installed, library};
 use std::path::Path;
