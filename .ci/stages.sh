@@ -241,6 +241,10 @@ suites() {
     tests/programs/cpython.py --short
     tests/programs/memcached.py 00-startup.t getset.t cas.t stats.t udp.t unixsocket.t
     tests/programs/redis.py unit/type/string unit/pubsub
+    tests/programs/libevent.py epoll
+    tests/programs/libuv.py tcp_ping_pong tcp_writealot tcp_close udp_send_and_recv poll_duplex threadpool_queue_work_simple
+    tests/programs/posixtestsuite.py pthread_cond_wait pthread_mutex_lock sem_timedwait sigwait
+    tests/programs/node.py 'test-net-connect-*' 'test-net-server-*'
 }
 
 # The RocksDB service, which the workspace builds without RocksDB.

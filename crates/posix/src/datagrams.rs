@@ -102,7 +102,7 @@ impl Datagrams {
             Ok(udp) => {
                 // It cannot fail.
                 let _ = udp.set_nonblocking(true);
-                start::note_listening(Transport::Udp, udp.local_addr().unwrap_or(own));
+                start::note_listening(Transport::Udp, udp.local_addr().unwrap_or(own), takes_both);
                 Some(udp)
             }
             // Another socket of the program has the port (`SO_REUSEPORT`), and receives what comes.

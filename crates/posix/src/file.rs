@@ -125,7 +125,8 @@ impl Listener {
             Ok(tcp) => {
                 // It cannot fail.
                 let _ = tcp.set_nonblocking(true);
-                start::note_listening(Transport::Tcp, tcp.local_addr().unwrap_or(self.address));
+                let at = tcp.local_addr().unwrap_or(self.address);
+                start::note_listening(Transport::Tcp, at, self.takes_both);
                 Some(tcp)
             }
             // The listener for all IPv6 addresses takes IPv4, too: the program's other one of the

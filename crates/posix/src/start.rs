@@ -32,8 +32,16 @@ pub enum Transport {
     Udp,
 }
 
-/// Where this process listens in Tailwater: what it sends to loopback addresses finds it there.
-static LISTENING: SpinLock<Vec<(Transport, SocketAddr)>> = SpinLock::new(Vec::new());
+/// A place where this process listens in Tailwater.
+struct Place {
+    transport: Transport,
+    at: SocketAddr,
+    /// An IPv6 socket that takes IPv4, too (`IPV6_V6ONLY` is off).
+    takes_both: bool,
+}
+
+/// What the process sends to loopback addresses finds these.
+static LISTENING: SpinLock<Vec<Place>> = SpinLock::new(Vec::new());
 
 /// Runs when the library is loaded, before the program.
 #[used]
@@ -196,28 +204,35 @@ pub fn serves(transport: Transport, to: SocketAddr) -> bool {
 }
 
 fn listens_at(transport: Transport, ip: IpAddr, port: u16) -> bool {
-    let serves = |&(by, at): &(Transport, SocketAddr)| {
-        // A listener for all IPv6 addresses takes IPv4, too.
-        let takes = at.ip().is_unspecified() && (at.is_ipv6() || ip.is_ipv4());
-        by == transport && at.port() == port && (takes || ip.is_unspecified() || at.ip().to_canonical() == ip)
+    let serves = |place: &Place| {
+        let at = place.at.ip();
+        let takes = at.is_unspecified() && (at.is_ipv4() == ip.is_ipv4() || at.is_ipv6() && place.takes_both);
+        place.is_at(transport, port) && (takes || ip.is_unspecified() || at.to_canonical() == ip)
     };
     LISTENING.lock().iter().any(serves)
 }
 
-/// Returns whether this process listens at `port` at any address in Tailwater.
-pub fn listens_on(transport: Transport, port: u16) -> bool {
-    LISTENING.lock().iter().any(|&(by, at)| by == transport && at.port() == port)
+impl Place {
+    fn is_at(&self, transport: Transport, port: u16) -> bool {
+        self.transport == transport && self.at.port() == port
+    }
 }
 
-/// Records that this process listens at `at` in Tailwater.
-pub fn note_listening(transport: Transport, at: SocketAddr) {
-    LISTENING.lock().push((transport, at));
+/// Returns whether this process listens at `port` at any address in Tailwater.
+pub fn listens_on(transport: Transport, port: u16) -> bool {
+    LISTENING.lock().iter().any(|place| place.is_at(transport, port))
+}
+
+/// Records that this process listens at `at` in Tailwater; at an IPv6 address perhaps for IPv4,
+/// too.
+pub fn note_listening(transport: Transport, at: SocketAddr, takes_both: bool) {
+    LISTENING.lock().push(Place { transport, at, takes_both });
 }
 
 /// Records that it does not any more.
 pub fn forget_listening(transport: Transport, port: u16) {
     let mut listening = LISTENING.lock();
-    if let Some(index) = listening.iter().position(|&(by, at)| by == transport && at.port() == port) {
+    if let Some(index) = listening.iter().position(|place| place.is_at(transport, port)) {
         listening.swap_remove(index);
     }
 }

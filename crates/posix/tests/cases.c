@@ -22,9 +22,11 @@
 #include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -1018,15 +1020,25 @@ static void fork_cases(void) {
     drop(s);
 }
 
+#include "sharing.c"
+
 int main(int count, char **arguments) {
-    if (count != 2 || (must = atoi(arguments[1])) <= 0) {
-        fprintf(stderr, "usage: cases MILLISECONDS, the longest wait for what must come\n");
+    if (count < 2 || (must = atoi(arguments[1])) <= 0) {
+        fprintf(stderr, "usage: cases MILLISECONDS [refusals], the longest wait for what must come\n");
         return 2;
+    }
+    if (count == 4) {
+        again_cases(atoi(arguments[3]));
+        return 0;
     }
     listener = open_listener(&port);
     /* The first use of a listener is what starts the service. */
     struct pollfd first = {listener, POLLIN, 0};
     poll(&first, 1, 0);
+    if (count == 3) {
+        refusals();
+        return 0;
+    }
     epoll_cases();
     reset_cases();
     connect_cases();
@@ -1046,6 +1058,11 @@ int main(int count, char **arguments) {
     fork_cases();
     closing_cases();
     user_cases();
+    set_cases();
+    kernel_cases();
+    copy_cases();
+    port_cases();
+    interrupted_cases();
     privilege_cases();
-    return 0;
+    become(arguments[1]);
 }

@@ -16,6 +16,7 @@ mod kv_clients;
 mod licenses;
 mod many_cores;
 mod pid_namespace;
+mod posix;
 mod protocol;
 mod readme;
 mod rejoin;

@@ -9,8 +9,8 @@ use crate::real::{self, ThreadFunction, ThreadMain};
 use crate::start;
 use libc::{
     c_char, c_int, c_long, c_uint, c_ulong, c_void, gid_t, id_t, pid_t, pthread_attr_t, pthread_barrier_t,
-    pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, pthread_t, rusage, sem_t, siginfo_t, sigset_t, size_t,
-    stack_t, timespec, uid_t,
+    pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, pthread_spinlock_t, pthread_t, rusage, sem_t,
+    siginfo_t, sigset_t, size_t, stack_t, timespec, uid_t,
 };
 use tailwater::resident;
 
@@ -218,6 +218,27 @@ unsafe extern "C" fn sem_wait(semaphore: *mut sem_t) -> c_int {
             resident::go_home();
         }
         real::sem_wait(semaphore)
+    }
+}
+
+/// Tries to take a spin lock before the core is given up. The holder may wait for this kthread, and
+/// the preempt signal spares the C library, so a caller that spins there would never give way.
+const SPINS: u32 = 100;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn pthread_spin_lock(lock: *mut pthread_spinlock_t) -> c_int {
+    loop {
+        for _ in 0..SPINS {
+            // SAFETY: the caller's contract.
+            let result = unsafe { libc::pthread_spin_trylock(lock) };
+            if result != libc::EBUSY {
+                return result;
+            }
+            core::hint::spin_loop();
+        }
+        if resident::is_away() {
+            tailwater::thread::yield_now();
+        }
     }
 }
 

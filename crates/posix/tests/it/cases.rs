@@ -1,5 +1,5 @@
-//! The table of cases (`tests/cases.c`): the same program on Linux and under the library prints the
-//! same.
+//! The table of cases (`tests/cases.c`, `tests/sharing.c`): the same program on Linux and under the
+//! library prints the same, and says what the library alone refuses.
 
 use super::{compiler, library};
 use std::path::Path;
@@ -61,6 +61,17 @@ fn sockets_and_epoll_do_what_they_do_on_linux() {
         command.env("LD_PRELOAD", library()).env("TAILWATER_KTHREADS", kthreads);
         compare(&linux, &run(&mut command), &format!("{kthreads} kthreads"));
     }
+}
+
+/// The guide's table of calls has these as refused.
+#[test]
+fn what_cannot_be_served_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = compile(folder.path()) else { return };
+    let refused = run(table(&program).arg("refusals").env("LD_PRELOAD", library()));
+    assert_eq!(refused, "splice: EINVAL\nMSG_OOB: EOPNOTSUPP\nSCM_RIGHTS: EOPNOTSUPP\n");
+    let linux = run(table(&program).arg("refusals"));
+    assert_eq!(linux, "splice: ok\nMSG_OOB: ok\nSCM_RIGHTS: ok\n");
 }
 
 /// The program is served, or the comparison above would be of Linux with itself.

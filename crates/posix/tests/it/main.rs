@@ -8,6 +8,7 @@ mod cases;
 mod exports;
 mod libevent;
 mod page;
+mod stress;
 
 /// Returns the library, which cargo has built for these tests, beside them.
 fn library() -> PathBuf {
@@ -19,7 +20,12 @@ fn library() -> PathBuf {
 
 /// Returns a compiler of C, if there is one.
 fn compiler() -> Option<&'static str> {
-    ["cc", "gcc", "clang"]
+    installed(["cc", "gcc", "clang"])
+}
+
+/// Returns the first of these compilers that is installed.
+fn installed(names: [&'static str; 3]) -> Option<&'static str> {
+    names
         .into_iter()
         .find(|name| Command::new(name).arg("--version").output().is_ok_and(|output| output.status.success()))
 }

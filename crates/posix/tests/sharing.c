@@ -1,0 +1,267 @@
+/* A part of cases.c, which has what it uses: what several share. A listener by sets, a set by
+ * threads, a port by listeners, a descriptor by its copies and by a program after exec; and what the
+ * library refuses. */
+
+static void *wait_for_one(void *argument) {
+    struct epoll_event e = {0};
+    if (epoll_wait(*(int *)argument, &e, 1, must) != 1) abort();
+    return (void *)(intptr_t)e.data.u64;
+}
+
+static void *wait_in_vain(void *argument) {
+    struct epoll_event e;
+    return (void *)(intptr_t)epoll_wait(*(int *)argument, &e, 1, 4 * MUST_NOT);
+}
+
+static void *read_one(void *argument) {
+    char one;
+    return (void *)(intptr_t)read(*(int *)argument, &one, 1);
+}
+
+static void set_cases(void) {
+    int sets[2] = {epoll_create1(0), epoll_create1(0)}, at, fd = open_listener(&at), value = 1;
+    struct sockaddr_in a = local(at);
+    struct epoll_event e = {EPOLLIN | EPOLLEXCLUSIVE, {.u64 = 1}};
+    ioctl(fd, FIONBIO, &value);
+    for (int i = 0; i < 2; i++) add(sets[i], fd, EPOLLIN | EPOLLEXCLUSIVE, i);
+    line("MOD of an exclusive one: %s", error(epoll_ctl(sets[0], EPOLL_CTL_MOD, fd, &e)));
+    int client = socket(AF_INET, SOCK_STREAM, 0);
+    if (connect(client, (void *)&a, sizeof a)) abort();
+    report("exclusive, the first set", sets[0], must);
+    report("exclusive, the second set", sets[1], must);
+    close(accept(fd, 0, 0));
+    report("exclusive, accepted", sets[0], MUST_NOT);
+    close(client);
+    close(fd);
+
+    int s[2][2];
+    pthread_t threads[2];
+    void *result;
+    long sum = 0;
+    for (int i = 0; i < 2; i++) {
+        pair(s[i]);
+        add(sets[0], s[i][1], EPOLLIN | EPOLLONESHOT, i + 1);
+        pthread_create(&threads[i], 0, wait_for_one, &sets[0]);
+    }
+    for (int i = 0; i < 2; i++) put(s[i][0], "x");
+    for (int i = 0; i < 2; i++) {
+        pthread_join(threads[i], &result);
+        sum += (intptr_t)result;
+    }
+    line("two threads wait for a set, each has an event of its own: %d", sum == 3);
+    drop(s[1]);
+
+    add(sets[1], s[0][0], EPOLLIN, 1);
+    pthread_create(threads, 0, wait_in_vain, &sets[1]);
+    usleep(MUST_NOT * 1000);
+    int closed = s[0][0];
+    close(closed);
+    pthread_join(threads[0], &result);
+    line("closed while a thread waits for the set: %d", (int)(intptr_t)result);
+    drop((int[2]){s[0][1], sets[0]});
+    close(sets[1]);
+
+    pair(s[0]);
+    closed = s[0][1];
+    pthread_create(threads, 0, read_one, &closed);
+    usleep(MUST_NOT * 1000);
+    close(closed);
+    put(s[0][0], "x");
+    pthread_join(threads[0], &result);
+    line("closed while a thread reads it: %d", (int)(intptr_t)result);
+    close(s[0][0]);
+}
+
+static void kernel_cases(void) {
+    int s[2], set = epoll_create1(0), value;
+    uint64_t count = 0;
+    struct signalfd_siginfo info = {0};
+    struct itimerspec soon = {.it_value = {0, 10000000}};
+    sigset_t user, before;
+    sigemptyset(&user);
+    sigaddset(&user, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &user, &before);
+    pair(s);
+    add(set, s[1], EPOLLIN, 1);
+    int clock = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK), signals = signalfd(-1, &user, SFD_NONBLOCK);
+    add(set, clock, EPOLLIN, 2);
+    add(set, signals, EPOLLIN, 3);
+    report("no signal, no time", set, MUST_NOT);
+    timerfd_settime(clock, 0, &soon, 0);
+    report("timerfd", set, must);
+    value = read(clock, &count, sizeof count);
+    line("read: %d %d", value, (int)count);
+    kill(getpid(), SIGUSR1);
+    report("signalfd", set, must);
+    value = read(signals, &info, sizeof info);
+    line("read: %d %d", value == sizeof info, info.ssi_signo == SIGUSR1);
+    put(s[0], "x");
+    report("and the socket", set, must);
+    sigprocmask(SIG_SETMASK, &before, 0);
+    drop(s);
+    drop((int[2]){clock, signals});
+    close(set);
+}
+
+static void copy_cases(void) {
+    int s[2];
+    char one;
+    pair(s);
+    int low = fcntl(s[0], F_DUPFD, 90), closing = fcntl(s[0], F_DUPFD_CLOEXEC, 90), third = dup3(s[0], 99, O_CLOEXEC);
+    line("F_DUPFD: %d %d, dup3: %d", low, closing, third);
+    line("CLOEXEC: %d %d %d", fcntl(low, F_GETFD), fcntl(closing, F_GETFD), fcntl(third, F_GETFD));
+    line("dup3 to itself: %s", error(dup3(s[0], s[0], 0)));
+    line("F_DUPFD of none: %s", error(fcntl(1000, F_DUPFD, 0)));
+    close(s[0]);
+    put(low, "a");
+    put(closing, "b");
+    put(third, "c");
+    take(s[1], 3);
+    drop((int[2]){low, closing});
+    line("not the last copy: %s", error(recv(s[1], &one, 1, MSG_DONTWAIT)));
+    close(third);
+    line("the last copy: %d", (int)read(s[1], &one, 1));
+    close(s[1]);
+}
+
+/* Connects to a port over IPv6 or IPv4; returns the error. */
+static const char *reach(int family, int at) {
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6, .sin6_port = htons(at), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+    struct sockaddr_in four = local(at);
+    int fd = socket(family, SOCK_STREAM, 0);
+    long result = family == AF_INET ? connect(fd, (void *)&four, sizeof four) : connect(fd, (void *)&six, sizeof six);
+    const char *text = error(result);
+    close(fd);
+    return text;
+}
+
+static void port_cases(void) {
+    enum { CLIENTS = 8 };
+    int fds[2], clients[CLIENTS], one = 1, accepted = 0;
+    struct sockaddr_in a = local(0);
+    socklen_t len = sizeof a;
+    for (int i = 0; i < 2; i++) {
+        fds[i] = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+        setsockopt(fds[i], SOL_SOCKET, SO_REUSEPORT, &one, sizeof one);
+        line("REUSEPORT: %s", error(bind(fds[i], (void *)&a, sizeof a)));
+        line("listen: %s", error(listen(fds[i], CLIENTS)));
+        getsockname(fds[i], (void *)&a, &len);
+    }
+    struct pollfd both[2] = {{fds[0], POLLIN, 0}, {fds[1], POLLIN, 0}};
+    poll(both, 2, 0);
+    for (int i = 0; i < CLIENTS; i++) {
+        clients[i] = socket(AF_INET, SOCK_STREAM, 0);
+        if (connect(clients[i], (void *)&a, sizeof a)) abort();
+    }
+    while (accepted < CLIENTS && poll(both, 2, must) > 0)
+        for (int i = 0; i < 2; i++)
+            for (int fd; (fd = accept(fds[i], 0, 0)) >= 0; accepted++) close(fd);
+    line("accepted by two listeners of a port: %d", accepted);
+    for (int i = 0; i < CLIENTS; i++) close(clients[i]);
+    drop(fds);
+    for (int only = 0; only < 2; only++) {
+        struct sockaddr_in6 all = {.sin6_family = AF_INET6};
+        int value = -1, fd = socket(AF_INET6, SOCK_STREAM, 0);
+        setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof only);
+        socklen_t size = sizeof value;
+        getsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &value, &size);
+        size = sizeof all;
+        if (fd < 0 || bind(fd, (void *)&all, sizeof all) || listen(fd, 16) || getsockname(fd, (void *)&all, &size)) {
+            line("no IPv6 here: %s", error(-1));
+            close(fd);
+            break;
+        }
+        poll(&(struct pollfd){fd, POLLIN, 0}, 1, 0);
+        line("V6ONLY %d: IPv6 %s", value, reach(AF_INET6, ntohs(all.sin6_port)));
+        line("V6ONLY %d: IPv4 %s", value, reach(AF_INET, ntohs(all.sin6_port)));
+        close(fd);
+    }
+    int s[2];
+    pair(s);
+    put(s[0], "x");
+    take(s[1], 1);
+    struct tcp_info info = {0};
+    len = sizeof info;
+    line("TCP_INFO: %s", error(getsockopt(s[0], IPPROTO_TCP, TCP_INFO, &info, &len)));
+    line("TCP_INFO: rtt %d, window %d, segment %d, time-out %d", info.tcpi_rtt > 0, info.tcpi_snd_cwnd > 0,
+         info.tcpi_snd_mss > 0, info.tcpi_rto > 0);
+    drop(s);
+}
+
+/* Has the timer's signal come again and again, or no more: one that came before the wait would leave
+ * that without an end. */
+static void every(int ms) {
+    struct itimerval timer = {{0, ms * 1000}, {0, ms * 1000}};
+    setitimer(ITIMER_REAL, &timer, 0);
+}
+
+/* Each wait ends by the handler. */
+static void interrupted_cases(void) {
+    static char data[1 << 20];
+    int s[2];
+    long n;
+    sem_t never;
+    struct timespec until;
+    struct sigaction action = {.sa_handler = on_signal};
+    sigaction(SIGALRM, &action, 0);
+    pair(s);
+    fd_set reads;
+    FD_ZERO(&reads);
+    FD_SET(s[1], &reads);
+    every(30);
+    line("a handler ends select: %s", error(select(s[1] + 1, &reads, 0, 0, 0)));
+    while ((n = send(s[0], data, sizeof data, 0)) > 0) {}
+    line("a handler ends send: %s", error(n));
+    sem_init(&never, 0, 0);
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += must / 1000;
+    line("a handler ends sem_timedwait: %s", error(sem_timedwait(&never, &until)));
+    every(0);
+    drop(s);
+}
+
+/* Becomes the program anew, which has the listener, and no connection. */
+static void become(const char *milliseconds) {
+    char number[20];
+    int s[2];
+    pair(s);
+    snprintf(number, sizeof number, "%d", listener);
+    execl("/proc/self/exe", "cases", milliseconds, "again", number, (char *)0);
+    abort();
+}
+
+static void again_cases(int inherited) {
+    int s[2];
+    struct sockaddr_in a;
+    socklen_t len = sizeof a;
+    listener = inherited;
+    if (getsockname(listener, (void *)&a, &len)) abort();
+    port = ntohs(a.sin_port);
+    poll(&(struct pollfd){listener, POLLIN, 0}, 1, 0);
+    /* The connection of before was never accepted. */
+    fcntl(listener, F_SETFL, O_NONBLOCK);
+    while (accept(listener, 0, 0) >= 0) {}
+    fcntl(listener, F_SETFL, 0);
+    pair(s);
+    put(s[0], "x");
+    take(s[1], 1);
+    line("after exec the listener serves");
+    drop(s);
+}
+
+/* What Linux does and the library does not, as the guide's table of calls says. */
+static void refusals(void) {
+    int s[2], pipes[2], unix_pair[2];
+    char room[CMSG_SPACE(sizeof(int))] = {0};
+    struct iovec part = {"x", 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    struct cmsghdr *control = CMSG_FIRSTHDR(&message);
+    *control = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(sizeof(int))};
+    pair(s);
+    if (pipe(pipes) || socketpair(AF_UNIX, SOCK_STREAM, 0, unix_pair)) abort();
+    memcpy(CMSG_DATA(control), &s[0], sizeof(int));
+    put(pipes[1], "x");
+    line("splice: %s", error(splice(pipes[0], 0, s[0], 0, 1, 0)));
+    line("MSG_OOB: %s", error(send(s[0], "x", 1, MSG_OOB)));
+    line("SCM_RIGHTS: %s", error(sendmsg(unix_pair[0], &message, 0)));
+}
