@@ -1,4 +1,4 @@
-# What the scripts with checks of a cluster manager have in common; sourced by them.
+# Words of checks for a script that tries a cluster manager; sourced by it.
 #
 # Each check prints a line; the first that fails ends the script, which has `set -e`. The script has a
 # folder $work, in which the last command's output is kept, and a function `explain`, which prints what

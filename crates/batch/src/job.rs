@@ -1,9 +1,9 @@
 //! A batch job from its start to the end of its last process.
 //!
 //! Owns the supervision: the calling process adopts what the job leaves behind
-//! (`PR_SET_CHILD_SUBREAPER`, prctl(2)), passes signals on, answers questions ([`Desk`]), and has
-//! the program's exit status. Another thread looks at the job's processes (`looks`). The job leads
-//! a session of its own, so a terminal's signals reach the supervisor only.
+//! (`PR_SET_CHILD_SUBREAPER`, prctl(2)), keeps it under its conditions (`keep`), passes signals
+//! on, answers questions ([`Desk`]), and has the program's exit status. The job leads a session of
+//! its own, so a terminal's signals reach the supervisor only.
 //!
 //! | signal to the supervisor | does |
 //! |---|---|
@@ -22,6 +22,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -32,10 +33,13 @@ use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SI
 use signal_hook::iterator::backend::{Handle, SignalDelivery};
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
-use crate::looks::{Looks, PERIOD};
+use crate::keep::Keeper;
 use crate::notice::{Desk, Notice};
 use crate::proc::{descendants, own};
-use crate::usage::Account;
+use crate::usage::{Account, Usage};
+
+/// Time between two samples of what the job got.
+const PERIOD: Duration = Duration::from_secs(1);
 
 /// The signals that are handled.
 const SIGNALS: [i32; 9] = [SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGTSTP, SIGUSR1, SIGUSR2];
@@ -68,10 +72,11 @@ impl Supervisor {
     /// # Errors
     /// If it cannot be started.
     pub fn run(mut self, command: &mut Command, mut notice: Notice) -> io::Result<ExitStatus> {
-        let mut looks = own().map(|own| Looks::at_descendants(own, &notice.cores)).transpose()?;
         let child = command.spawn()?;
         let first = Pid::from_child(&child);
         notice.pid = first.as_raw_nonzero().get();
+        let mut account = Account::of_descendants(own());
+        let mut keeper = own().map(|own| Keeper::of_descendants(own, &notice.cores));
         let mut status = None;
         loop {
             match wait(WaitOptions::NOHANG) {
@@ -84,12 +89,15 @@ impl Supervisor {
                 // No child is left.
                 Err(_) => break,
             }
-            self.wait_for_event();
+            self.wait_for_event(keeper.as_ref().map_or(PERIOD, Keeper::remaining));
             for signal in self.signals.pending().collect::<Vec<_>>() {
                 // Waited for, its number may be that of another process group.
                 pass(signal, status.is_none().then_some(first));
             }
-            self.answer(looks.as_mut(), &mut notice);
+            if let Some(keeper) = &mut keeper {
+                keeper.look();
+            }
+            self.answer(Some(&mut account), &notice);
         }
         self.handle.close();
         // `None` only where another part of the process has waited for the child.
@@ -99,11 +107,10 @@ impl Supervisor {
     /// Waits until a signal asks this process to end, or `goes_on` returns false, which is called
     /// about once a second. `notice` describes the job, whose usage is that of a group.
     pub fn watch(mut self, account: Account, notice: &Notice, mut goes_on: impl FnMut() -> bool) {
-        let mut notice = notice.clone();
-        // Without a thread for it the group is the same job, whose usage is not told.
-        let mut looks = Looks::at_group(account, &notice.cores).ok();
+        // Where /proc has other processes by these numbers, their usage would be told.
+        let mut account = own().map(|_| account);
         while goes_on() {
-            self.wait_for_event();
+            self.wait_for_event(PERIOD);
             for signal in self.signals.pending().collect::<Vec<_>>() {
                 match signal {
                     SIGINT | SIGTERM | SIGHUP | SIGQUIT => return self.handle.close(),
@@ -113,28 +120,25 @@ impl Supervisor {
                     _ => {}
                 }
             }
-            self.answer(looks.as_mut(), &mut notice);
+            self.answer(account.as_mut(), notice);
         }
         self.handle.close();
     }
 
-    /// Answers those that ask with what the last look has found.
-    fn answer(&self, looks: Option<&mut Looks>, notice: &mut Notice) {
-        // Read also if none asks: the channel is to stay short.
-        if let Some(looks) = looks {
-            notice.usage.clone_from(looks.usage());
-        }
+    /// Samples what the job got, and answers those that ask.
+    fn answer(&self, account: Option<&mut Account>, notice: &Notice) {
+        let usage = account.map_or_else(Usage::default, |account| account.usage().clone());
         if let Some(desk) = &self.desk {
-            desk.answer(notice);
+            desk.answer(|| Notice { usage: usage.clone(), ..notice.clone() });
         }
     }
 
-    /// Waits for a signal, a question, or the next look.
-    fn wait_for_event(&self) {
+    /// Waits for a signal, a question, the next sample, or as long as this.
+    fn wait_for_event(&self, most: Duration) {
         let mut fds = vec![PollFd::from_borrowed_fd(self.signals.get_read().as_fd(), PollFlags::IN)];
         fds.extend(self.desk.iter().map(|desk| PollFd::new(desk.listener(), PollFlags::IN)));
-        let timeout =
-            Timespec { tv_sec: PERIOD.as_secs().cast_signed(), tv_nsec: PERIOD.subsec_nanos().into() };
+        let most = most.min(PERIOD);
+        let timeout = Timespec { tv_sec: most.as_secs().cast_signed(), tv_nsec: most.subsec_nanos().into() };
         // Interrupted by a signal: it is pending then.
         let _ = poll(&mut fds, Some(&timeout));
     }

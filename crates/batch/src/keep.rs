@@ -18,16 +18,18 @@ use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::conditions::{set_of, try_to_lower_session};
-use crate::looks::PERIOD;
 use crate::proc::{Stat, descendants, threads};
 use crate::sys;
+
+/// Time between two looks.
+const PERIOD: Duration = Duration::from_secs(1);
 
 /// The same after Linux has refused a weight: it takes one in 100 ms.
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
 
 /// A look takes some 10 us for each thread, and a job may have any number: looks take at most one
-/// part in so many of a core.
-const PART: u32 = 100;
+/// part in so many of a core, and so do samples of the job's account.
+pub(crate) const PART: u32 = 100;
 
 /// Keeps the descendants of a process under the conditions of a job.
 #[derive(Debug)]

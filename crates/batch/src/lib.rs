@@ -8,7 +8,6 @@
 //! |---|---|
 //! | [`conditions`] | rank, cores, session and I/O priority, which all descendants inherit |
 //! | [`job`] | a job from its start to the end of its last process: signals, exit status |
-//! | `looks` | the thread that looks at the job's processes, for the two below |
 //! | `keep` | the same conditions while it runs: sessions, cores and I/O that its processes have chosen |
 //! | [`group`] | the same for processes that run already: a control group, and its removal |
 //! | [`follow`] | moving a running process, its threads and its descendants there |
@@ -25,7 +24,7 @@
 //! | `tailwater run` is killed | the job runs on under its conditions, which are its own; it is no longer listed |
 //! | a group is left behind | [`group::repair`] gives its processes back and removes it |
 //! | the IOKernel ends | the job has the cores for itself |
-//! | a job leads sessions of its own, chooses other cores or another class of I/O | all are put back while `tailwater run` lives: within about a second, and 100 ms for each further session; later where the job gets no time |
+//! | a job leads sessions of its own, chooses other cores or another class of I/O | all are put back while `tailwater run` lives: within about a second, and 100 ms for each further session |
 //! | a job raises itself | Linux refuses it without `CAP_SYS_NICE`; with it, the job counts as any other program |
 //! | a process tells a false usage | it is shown, and has no other effect |
 
@@ -34,7 +33,6 @@ pub mod follow;
 pub mod group;
 pub mod job;
 mod keep;
-mod looks;
 pub mod notice;
 pub mod proc;
 pub mod runnable;

@@ -72,13 +72,13 @@ impl Desk {
     }
 
     /// Answers the connections that wait.
-    pub fn answer(&self, notice: &Notice) {
+    pub fn answer(&self, notice: impl FnOnce() -> Notice) {
         let connections: Vec<UnixStream> =
             (0..MOST_NAMES).map_while(|_| Some(self.0.accept().ok()?.0)).collect();
         if connections.is_empty() {
             return;
         }
-        let Ok(text) = serde_json::to_string(notice) else { return };
+        let Ok(text) = serde_json::to_string(&notice()) else { return };
         for mut connection in connections {
             // A small answer fits into the buffer of a new socket; a reader that is gone needs
             // none.
@@ -243,7 +243,7 @@ mod tests {
         let _name = NAME.lock().unwrap();
         let desk = Desk::open().unwrap();
         let asked = Asked::job(std::process::id()).unwrap();
-        desk.answer(&notice("xz"));
+        desk.answer(|| notice("xz"));
         assert_eq!(answers(vec![asked], in_a_minute()), [notice("xz")]);
         drop(desk);
         assert!(Asked::job(std::process::id()).is_err());

@@ -17,6 +17,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use crate::group::{account_folder, members};
+use crate::keep::PART;
 use crate::proc::{Stat, descendants, thread_ns, threads};
 
 /// Shortest time between two samples, whose difference is the present share.
@@ -40,7 +41,7 @@ pub struct Usage {
 /// Whose account it is.
 #[derive(Debug)]
 enum Source {
-    Descendants(i32),
+    Descendants(Option<i32>),
     Group { folder: PathBuf, kept: Option<Kept> },
 }
 
@@ -102,13 +103,15 @@ pub struct Account {
     /// Sampled processor time by core.
     sampled: BTreeMap<usize, u64>,
     at: Instant,
+    /// Time between two samples, of which each takes a hundredth of a core at most.
+    period: Duration,
     usage: Usage,
 }
 
 impl Account {
-    /// Begins the account of the descendants of process `root`.
+    /// Begins the account of the descendants of process `root`; `None`: they are not known.
     #[must_use]
-    pub fn of_descendants(root: i32) -> Self {
+    pub fn of_descendants(root: Option<i32>) -> Self {
         Self::new(Source::Descendants(root), 0)
     }
 
@@ -129,25 +132,27 @@ impl Account {
 
     fn new(source: Source, before: u64) -> Self {
         let (threads, sampled, kept) = (HashMap::new(), BTreeMap::new(), BTreeMap::new());
-        Self { source, before, kept, threads, sampled, at: Instant::now(), usage: Usage::default() }
+        let (at, period, usage) = (Instant::now(), PERIOD, Usage::default());
+        Self { source, before, kept, threads, sampled, at, period, usage }
     }
 
     /// Returns what they got, with a new sample if the last one is old enough.
     pub fn usage(&mut self) -> &Usage {
         let passed = self.at.elapsed();
-        if passed >= PERIOD || self.usage.threads == 0 {
+        if passed >= self.period || self.usage.threads == 0 {
             self.sample(passed);
         }
         &self.usage
     }
 
     fn sample(&mut self, passed: Duration) {
+        let begun = Instant::now();
         let mut seen = HashMap::new();
         let mut delta: BTreeMap<usize, u64> = BTreeMap::new();
         let (processes, mut total): (Vec<i32>, u64) = match &self.source {
             Source::Descendants(root) => {
-                let ended = Stat::of_process(*root).map_or(0, |stat| stat.children_ns);
-                (descendants(*root).into_iter().skip(1).collect(), ended)
+                let ended = root.and_then(Stat::of_process).map_or(0, |stat| stat.children_ns);
+                (root.map(descendants).into_iter().flatten().skip(1).collect(), ended)
             }
             Source::Group { folder, .. } => (members(folder), 0),
         };
@@ -187,6 +192,7 @@ impl Account {
         let by_core_ns = divide(&self.sampled, core_ns);
         self.usage = Usage { processes: processes.len(), threads, core_ns, by_core_ns, share };
         (self.threads, self.at) = (seen, Instant::now());
+        self.period = PERIOD.max(PART * begun.elapsed());
     }
 }
 

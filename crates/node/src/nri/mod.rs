@@ -87,12 +87,15 @@ async fn serve(socket: &Path, states: &States) -> anyhow::Result<()> {
         match (frame.connection, frame.kind) {
             (RUNTIME, Kind::Response) => {
                 let reply = Reply::decode(&*frame.payload)?;
-                if let Some(status) = reply.status.filter(|status| status.code != 0) {
-                    let refused = if frame.stream == REGISTRATION { "the plugin" } else { "limits" };
-                    bail!("the container runtime refuses {refused}: {}", status.message);
-                }
-                if frame.stream == REGISTRATION {
-                    eprintln!("tailwater-node: registered at the container runtime");
+                let refusal = reply.status.filter(|status| status.code != 0).map(|status| status.message);
+                match (frame.stream == REGISTRATION, refusal) {
+                    (true, Some(why)) => bail!("the container runtime refuses the plugin: {why}"),
+                    (true, None) => eprintln!("tailwater-node: registered at the container runtime"),
+                    // A container that has ended meanwhile takes no limits.
+                    (false, Some(why)) => {
+                        eprintln!("tailwater-node: the container runtime refuses limits: {why}")
+                    }
+                    (false, None) => {}
                 }
             }
             (PLUGIN, Kind::Request) => {
