@@ -93,7 +93,7 @@ async fn serve(socket: &Path, states: &States) -> anyhow::Result<()> {
                     (true, None) => eprintln!("tailwater-node: registered at the container runtime"),
                     // A container that has ended meanwhile takes no limits.
                     (false, Some(why)) => {
-                        eprintln!("tailwater-node: the container runtime refuses limits: {why}")
+                        eprintln!("tailwater-node: the container runtime refuses limits: {why}");
                     }
                     (false, None) => {}
                 }
