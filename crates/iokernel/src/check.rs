@@ -4,8 +4,8 @@
 //! and closes it again: a TAP device that is not there is made and gone at once. It changes nothing
 //! that lasts, and an IOKernel that runs goes on.
 //!
-//! Neighbours: [`config`](crate::config) checks values, [`machine`] cores, [`port`](crate::port)
-//! devices, [`authority`](crate::authority) grants, and
+//! Neighbours: [`config`](crate::config) checks values, [`machine`] cores, the ports
+//! ([`tailwater_ports`]) devices, [`authority`](crate::authority) grants, and
 //! [`control::predecessor`](crate::control::predecessor) asks the one that runs.
 
 use rustix::fs::{Access, FileType, access, lstat};

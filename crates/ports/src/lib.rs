@@ -4,9 +4,14 @@
 //! [`tap`] (a Linux network device), [`xdp`] (an interface through AF_XDP), [`pcap`] (a capture
 //! file), and [`fault`] (a bad network around another port); [`options`] builds them from words,
 //! [`publish`] names what Linux passes to programs behind a TAP device, and [`card`] reads what an
-//! interface can do. The load generator implements the trait in its own crate. A port knows nothing
-//! about runtimes, cores or rings: it passes frames to the switch through [`Inject`] and receives
-//! frames through [`Port::transmit`].
+//! interface can do. The load generator implements the trait in its own crate. Also what ports and
+//! the switch have in common: the formats ([`frame`], [`packet`], [`resolution`]), and for how long
+//! what was a program's is kept ([`KEPT_S`], [`MOST_KEPT`]).
+//!
+//! By the trait a port knows nothing about runtimes, cores or rings: it passes frames to the switch
+//! through [`Inject`] and receives frames through [`Port::transmit`]. Beside it the control thread
+//! tells a port that shares an interface with Linux which programs there are, by number, address
+//! and ports ([`PortInterface`]).
 //!
 //! All methods run on the polling thread, between other ports and hand-offs: none may block, and
 //! none should take longer than a few microseconds. Ports are trusted (they are code of this
@@ -324,7 +329,7 @@ pub trait Port: Send {
     }
 
     /// Returns what the statistics show beside the frames in and out. Called once, after
-    /// [`start`](Self::start).
+    /// [`start`](Self::start); what is read before that has 0 for numbers and null for facts.
     fn account(&self) -> Option<Arc<dyn Account>> {
         None
     }

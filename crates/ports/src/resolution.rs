@@ -109,3 +109,29 @@ fn advertisement((target, own): (Ipv6Addr, MacAddr), (by, station): (Ipv6Addr, M
         out.copy_from_slice(&bytes[..len]);
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use tailwater_testkit::frames::ipv6;
+
+    proptest! {
+        /// Also messages whose checksum is right and that are about something else, or cut short.
+        #[test]
+        fn any_bytes_are_read(mut bytes in prop::collection::vec(any::<u8>(), 0..100), arp in any::<bool>(),
+            kind in 133u8..138, source in any::<u128>()) {
+            if let Some(code) = bytes.get_mut(12..22) {
+                code.copy_from_slice(&[8, 6, 0, 1, 8, 0, 6, 4, 0, if arp { 1 } else { 2 }]);
+            }
+            resolution(&bytes);
+            if let Some(header) = bytes.first_chunk_mut() {
+                *header = [kind, 0, 0, 0];
+                let addresses = Addresses::V6 { source: source.into(), destination: 2.into() };
+                let sum = addresses.pseudo_header(IpProtocol::ICMPV6, bytes.len()).bytes(&bytes).finish();
+                bytes[2..4].copy_from_slice(&sum.to_be_bytes());
+            }
+            resolution(&ipv6(source, 2, IpProtocol::ICMPV6.0, ND_HOP_LIMIT, &bytes));
+        }
+    }
+}

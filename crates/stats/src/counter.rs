@@ -7,14 +7,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Counter(AtomicU64);
 
 impl Counter {
-    /// Adds `n`. Called by one thread only.
+    /// Adds `n`. Called by the one writing thread only: a second writer would lose counts, nothing
+    /// worse.
     #[inline(always)]
     pub fn add(&self, n: u64) {
         // Relaxed: a statistic.
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
     }
 
-    /// Replaces the value (for gauges). Called by one thread only.
+    /// Replaces the value (for gauges). Called by the one writing thread only, likewise.
     #[inline]
     pub fn set(&self, n: u64) {
         self.0.store(n, Ordering::Relaxed);

@@ -4,6 +4,7 @@
 //! |---|---|
 //! | `counter` | a number that one thread increases ([`Counter`]), and structs of them |
 //! | `histogram` | latencies that one thread records ([`SharedHistogram`]) |
+//! | `field` | what describes a number: key, kind, unit and meaning ([`schema::Field`]) |
 //! | `counters` | the counters of the switch, of cores, of the loop, of a program, of the firewall |
 //! | `handoff` | how long cores take to change hands ([`HandoffHistograms`]) |
 //! | [`account`] | on what each core's time went ([`CoreAccount`](account::CoreAccount)) |

@@ -1,7 +1,7 @@
 //! Accepting clients, and what is charged to them.
 //!
 //! Owns who a client is, by what Linux says of the socket, whether it is served at this time, by
-//! the [`gate`](super::gate), and what the control thread's work for it is charged to. A connection
+//! the [`gate`], and what the control thread's work for it is charged to. A connection
 //! that cannot even be refused, for lack of descriptors, waits.
 
 use rustix::event::epoll::{self, EventData, EventFlags};

@@ -14,6 +14,9 @@
 //! | `Registered` | `EndEarlier` | the same: the [earlier instance](super::directory) of the program is sent `End` |
 //! | any | `Stats`, `Rights` | the same: the answer is sent |
 //! | any | anything else, or end of file | gone (`Registered`: the polling thread ends it first) |
+//!
+//! How a connection begins, and what is charged for it, is in [`accept`](super::accept); the steps
+//! from `Register` to `Ready` are in [`registration`](super::registration).
 
 use rustix::fd::AsFd;
 use rustix::process::geteuid;

@@ -1,7 +1,7 @@
 //! Ports of programs that share the addresses of Linux.
 //!
 //! Owns who may have which: as on Linux, the first ports are root's. Which ports are free is known
-//! where they are held, at the [port](crate::port) that shares the addresses.
+//! where they are held, at the [port](tailwater_ports::Port) that shares the addresses.
 
 use std::fs;
 use tailwater_ports::PortInterface;

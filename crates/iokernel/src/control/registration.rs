@@ -196,16 +196,7 @@ impl Control {
         let groups = folder.read("cgroup");
         runtime.group = rank::group(&folder, &groups);
         runtime.board = has_board.then_some(uid);
-        let group = self.parts.keeper.group_of(&groups).map(str::to_owned);
-        runtime.confined = group.is_some();
-        if let Some(group) = group.filter(|_| self.may_log_for(token)) {
-            tracing::info!(
-                name = runtime.stats.name,
-                group,
-                "is in a control group that is kept off requested cores (reserve.keep-off): it is lent none of others, \
-                 and ordinary threads run on its own; start it in another group"
-            );
-        }
+        runtime.confined = self.is_kept_off(token, &runtime, &groups);
         self.note_quota(token, &runtime, &groups);
         let class = runtime.stats.class;
         runtime._session = rank::session(&folder, &stat, class, self.parts.config.is_dedicated());
@@ -221,6 +212,20 @@ impl Control {
             self.sessions.remove(&token);
             self.release(id);
         }
+    }
+
+    /// Returns, and logs, whether one of a program's control groups is kept off requested cores.
+    fn is_kept_off(&mut self, token: u64, runtime: &Runtime, groups: &str) -> bool {
+        let Some(group) = self.parts.keeper.group_of(groups).map(str::to_owned) else { return false };
+        if self.may_log_for(token) {
+            tracing::info!(
+                name = runtime.stats.name,
+                group,
+                "is in a control group that is kept off requested cores (reserve.keep-off): it is lent none of others, \
+                 and ordinary threads run on its own; start it in another group"
+            );
+        }
+        true
     }
 
     /// Logs that a control group limits the processor time of a program, whose groups are `groups`,

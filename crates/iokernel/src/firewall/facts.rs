@@ -4,10 +4,10 @@
 //! [`tailwater_ports::packet`] does, so that rules see what the anti-spoofing checks and the flow
 //! hash see.
 
-use super::config::Direction;
+use tailwater_ports::frame::ETHERTYPE_ARP;
 use tailwater_ports::packet::{Family, ICMPV6, Packet, Part, decode};
 
-use tailwater_ports::frame::ETHERTYPE_ARP;
+use super::config::Direction;
 
 /// Has an upper-layer header with ports.
 pub(super) const PORTS: u8 = 1;

@@ -403,7 +403,8 @@ const MOST_THREADS: usize = 4096;
 /// counts of classes take more than the 0 that each is at first, in bytes.
 const REST_OF_MESSAGE: usize = 1024;
 
-/// Read access to the statistics from any thread, also after the IOKernel has ended.
+/// The statistics, to be read from any thread, also after the IOKernel has ended. To write to them
+/// is the IOKernel's: another writer makes numbers wrong, nothing worse.
 #[derive(Debug, Clone)]
 pub struct StatsHandle(Arc<Stats>);
 

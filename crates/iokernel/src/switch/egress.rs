@@ -189,33 +189,7 @@ impl Switch {
                     break;
                 }
             };
-            let first = record.first_line();
-            let source = FromRing { record: &record, first: &first };
-            if self.captures.is_on() {
-                // Before the checks, so also frames refused below: a capture shows what was sent.
-                self.capture(Point::FromRuntime(sender.owner.runtime), &source);
-            }
-            // The trace number is the runtime's claim.
-            let traced = record.flags() & FLAG_TRACED != 0
-                && world.trace.takes_claim(&mut world.runtimes, sender.owner.runtime);
-            if traced {
-                let (id, who) = (record.hash(), trace::who(sender.owner));
-                world.trace.emit(clock::now(), &Event::Seen { id, who });
-            }
-            let delivery = if record.flags() & FLAG_PASSED_ON == 0 {
-                match self.judge(&first, &record, sender) {
-                    Verdict::Pass(heading) => self.send(sender, &source, heading, world, lender, now),
-                    Verdict::Inspect => self.send_whole(sender, &record, world, lender, now),
-                    Verdict::Offence(offence) => self.refuse(offence, sender, world),
-                }
-            } else {
-                self.pass_on(sender, &record, world, lender, now)
-            };
-            if traced {
-                let (id, who) = (record.hash(), trace::who(sender.owner));
-                let taken = delivery == Delivery::Delivered;
-                world.trace.emit(clock::now(), &Event::Left { id, who, taken });
-            }
+            self.take(sender, &record, world, lender, now);
             taken += 1;
             bytes += record.len();
             self.slow |= record.len() > LARGE;
@@ -231,6 +205,45 @@ impl Switch {
         self.end_turn_at_ports();
         self.charge_turn(sender, class, taken, world, at, now);
         taken
+    }
+
+    /// Sends the frame of a record on, if it may pass.
+    #[inline(always)]
+    fn take(
+        &mut self,
+        sender: &Sender,
+        record: &Record<'_>,
+        world: &mut World,
+        lender: &mut impl Lender,
+        now: Cycles,
+    ) {
+        let first = record.first_line();
+        let source = FromRing { record, first: &first };
+        if self.captures.is_on() {
+            // Before the checks, so also frames refused below: a capture shows what was sent.
+            self.capture(Point::FromRuntime(sender.owner.runtime), &source);
+        }
+        // The trace number is the runtime's claim.
+        let traced = record.flags() & FLAG_TRACED != 0
+            && world.trace.takes_claim(&mut world.runtimes, sender.owner.runtime);
+        if traced {
+            let (id, who) = (record.hash(), trace::who(sender.owner));
+            world.trace.emit(clock::now(), &Event::Seen { id, who });
+        }
+        let delivery = if record.flags() & FLAG_PASSED_ON == 0 {
+            match self.judge(&first, record, sender) {
+                Verdict::Pass(heading) => self.send(sender, &source, heading, world, lender, now),
+                Verdict::Inspect => self.send_whole(sender, record, world, lender, now),
+                Verdict::Offence(offence) => self.refuse(offence, sender, world),
+            }
+        } else {
+            self.pass_on(sender, record, world, lender, now)
+        };
+        if traced {
+            let (id, who) = (record.hash(), trace::who(sender.owner));
+            let taken = delivery == Delivery::Delivered;
+            world.trace.emit(clock::now(), &Event::Left { id, who, taken });
+        }
     }
 
     /// Charges a turn of `taken` frames that began at `at`, which becomes its end.

@@ -6,7 +6,7 @@
 //! frame still has a ring to go to. Beside the map lies where the latest frame of each group is:
 //! that ring is read first when the group continues in another ([`moves`](super::moves)).
 //!
-//! Invariants ([`FlowGroups::check`]): while any kthread has a core, every group belongs to one
+//! Invariants: while any kthread has a core, every group belongs to one
 //! that has; and the shares differ by at most one more than minimal movement forces, never by more
 //! than a factor of two.
 
@@ -161,7 +161,6 @@ impl FlowGroups {
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use tailwater_ports::packet::{mix, mix_ipv6};
 
     proptest! {
         #[test]
@@ -189,28 +188,5 @@ mod tests {
         groups.lose(3);
         assert!(groups.is_unserved());
         assert_eq!(groups.kthread(77), 3);
-    }
-
-    #[test]
-    fn flows_spread_over_the_groups() {
-        let mut counts = [0u32; GROUPS];
-        for port in 0..12_800u64 {
-            counts[mix(0x0a4d_0002_0a4d_0003, port << 16 | 53) as usize % GROUPS] += 1;
-        }
-        assert!(counts.iter().all(|&c| (50..200).contains(&c)), "{counts:?}");
-    }
-
-    #[test]
-    fn ipv6_flows_spread_over_the_groups_whatever_differs() {
-        let spread = |hash: &dyn Fn(u64) -> u32| {
-            let mut counts = [0u32; GROUPS];
-            (0..12_800).for_each(|i| counts[hash(i) as usize % GROUPS] += 1);
-            assert!(counts.iter().all(|&c| (50..200).contains(&c)), "{counts:?}");
-        };
-        let base = 0xfd00_u128 << 112 | 7;
-        spread(&|i| mix_ipv6(base, base + 1, i << 16 | 6));
-        spread(&|i| mix_ipv6(base + u128::from(i), base, 6));
-        spread(&|i| mix_ipv6(base | u128::from(i) << 64, base, 6));
-        spread(&|i| mix_ipv6(base, base | u128::from(i) << 48, 6));
     }
 }

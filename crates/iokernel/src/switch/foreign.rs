@@ -16,6 +16,10 @@
 //! nothing yet, and its sender is to learn that the address is taken.
 
 use std::net::{IpAddr, Ipv4Addr};
+use tailwater_ports::frame::{
+    ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME, MacAddr,
+};
+use tailwater_ports::packet::{Family, ICMPV6, decode};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::ring::FIRST_LINE_FRAME;
 use tailwater_wire::icmpv6::kind::NEIGHBOUR_ADVERTISEMENT;
@@ -24,10 +28,6 @@ use super::absent::ip4_of;
 use super::check::mac_key;
 use super::mac::{Destination, MacTable};
 use crate::config::Config;
-use tailwater_ports::frame::{
-    ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME, MacAddr,
-};
-use tailwater_ports::packet::{Family, ICMPV6, decode};
 
 /// The target address of a neighbour advertisement.
 const TARGET: core::ops::Range<usize> = 8..24;

@@ -10,6 +10,9 @@
 //! An acknowledgment that no thread waits for does without ([`Lender::hold`]). A flow whose kthread
 //! changes stays in order (see [`moves`]).
 //!
+//! [`Lender`]: crate::world::Lender
+//! [`Lender::hold`]: crate::world::Lender::hold
+//!
 //! An iteration takes frames out of egress rings for [4 us](Timing::iteration), in the
 //! [turns](crate::tenant::turns) of the tenants, and [`PORT_BUDGET`](tailwater_ports::PORT_BUDGET)
 //! frames out of each port. So hand-offs are followed every few microseconds however much traffic
@@ -111,7 +114,7 @@ pub(crate) struct Switch {
     /// Buffer for frames that must be checked whole; `None` while one is in use.
     whole: Option<FrameBuffer>,
     /// Ingress rings whose records of the present batch are not yet visible; see
-    /// [`Producer::cork`].
+    /// [`Producer::cork`](tailwater_shm::ring::Producer::cork).
     corked: Vec<KthreadId>,
     /// Receivers of the present broadcast; kept for its memory.
     receivers: Vec<RuntimeId>,

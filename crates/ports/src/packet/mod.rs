@@ -305,6 +305,7 @@ impl<'a> Packet<'a> {
         }
     }
 
+    #[inline]
     fn mixed(&self, swap_ports: bool) -> u32 {
         let ports = match self.ports() {
             Some((source, destination)) if self.part == Part::Whole => {
@@ -321,6 +322,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Returns the packet that an ICMP or ICMPv6 error is about.
+    #[inline]
     pub fn quoted(&self) -> Option<Packet<'a>> {
         let quote = self.quote()?;
         let quoted = match self.family {
@@ -343,6 +345,7 @@ impl<'a> Packet<'a> {
     }
 
     /// Returns the bytes that an ICMP or ICMPv6 error quotes (RFC 792, RFC 4443 section 3).
+    #[inline]
     fn quote(&self) -> Option<&'a [u8]> {
         if self.part != Part::Whole {
             return None;
@@ -384,7 +387,7 @@ pub fn mix(addresses: u64, ports: u64) -> u32 {
 
 /// As [`mix`], for IPv6 addresses: every bit of both affects the hash; about 4 ns.
 #[inline]
-pub fn mix_ipv6(source: u128, destination: u128, ports: u64) -> u32 {
+fn mix_ipv6(source: u128, destination: u128, ports: u64) -> u32 {
     let fold = |h: u64, word: u64| {
         let h = (h ^ word).wrapping_mul(0xff51_afd7_ed55_8ccd);
         h ^ (h >> 32)

@@ -132,3 +132,24 @@ proptest! {
         }
     }
 }
+
+/// Fails unless the hashes of 12,800 flows spread over 128 groups, as the switch has them.
+fn assert_spread(hash: impl Fn(u64) -> u32) {
+    let mut counts = [0u32; 128];
+    (0..12_800).for_each(|i| counts[hash(i) as usize % 128] += 1);
+    assert!(counts.iter().all(|&c| (50..200).contains(&c)), "{counts:?}");
+}
+
+#[test]
+fn hashes_of_flows_spread() {
+    assert_spread(|port| mix(0x0a4d_0002_0a4d_0003, port << 16 | 53));
+}
+
+#[test]
+fn hashes_of_ipv6_flows_spread_whatever_differs() {
+    let base = 0xfd00_u128 << 112 | 7;
+    assert_spread(|i| mix_ipv6(base, base + 1, i << 16 | 6));
+    assert_spread(|i| mix_ipv6(base + u128::from(i), base, 6));
+    assert_spread(|i| mix_ipv6(base | u128::from(i) << 64, base, 6));
+    assert_spread(|i| mix_ipv6(base, base | u128::from(i) << 48, 6));
+}

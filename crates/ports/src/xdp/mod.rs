@@ -156,7 +156,8 @@ impl Account for XdpAccount {
                              "tx_ring_empty": k.tx_ring_empty }))
             })
             .collect();
-        json!({ "kind": "af-xdp", "mode": facts.as_ref().map(|facts| facts.mode), "copy": facts.as_ref().map(|facts| facts.copy), "queues": queues,
+        let (mode, copy) = facts.as_ref().map(|facts| (facts.mode, facts.copy)).unzip();
+        json!({ "kind": "af-xdp", "mode": mode, "copy": copy, "queues": queues,
                 "checksums_completed": load(&self.completed), "send_full": load(&self.send_full),
                 "invalid_descriptors": load(&self.invalid), "absences": load(&self.absences),
                 "absent": u64::from(self.absent.load(Ordering::Relaxed)),

@@ -1,9 +1,10 @@
-//! The list of every counter, gauge and histogram of the statistics.
+//! Every counter, gauge and histogram of the statistics: how they are described and found.
 //!
-//! Owns for each its name, unit, meaning and labels, and where the document has it. Counters come
-//! from the structs that count; what else the document has is listed here. Metrics, `tailwater
-//! top`, the web page and the page of the book are made from [`PARTS`]; a test compares it with a
-//! document that has everything.
+//! Owns the description of a part of the document (labels, path, shape), the walk over a document
+//! by it, and names of metrics. The list itself, [`PARTS`], is in `list`: counters come from the
+//! structs that count, what else the document has is written there. Metrics, `tailwater top`, the
+//! web page and the page of the book are made from it; the tests of `tailwater_iokernel::stats`
+//! compare it with a document that has everything.
 
 mod list;
 

@@ -4,10 +4,10 @@
 //! the parser names the line; what concerns all of them is checked afterwards.
 
 use serde::{Deserialize, Serialize};
-
-use super::text::{PortRange, Prefix, Protocol, one_or_many};
 use tailwater_ports::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPES_VLAN, MIN_ETHERTYPE};
 use tailwater_shm::ring::MAX_FRAME;
+
+use super::text::{PortRange, Prefix, Protocol, one_or_many};
 
 /// Maximum number of rules in a configuration.
 const MAX_RULES: usize = 4096;

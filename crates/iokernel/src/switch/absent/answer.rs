@@ -1,8 +1,8 @@
 //! The frames that stand for an address without a program.
 //!
-//! Owns their bytes: resets, "port unreachable", answers to address resolution, and reports to the
-//! programs of this machine that one of them has ended. Pure: when a frame is answered, and how
-//! often, is decided in [`absent`](super).
+//! Owns their bytes: resets, "port unreachable", and reports to the programs of this machine that
+//! one of them has ended. Pure: when a frame is answered, and how often, is decided in
+//! [`absent`](super).
 //!
 //! An answer goes to the station that its cause came from, and is about as long. Nothing is
 //! answered that RFC 1122 section 3.2.2 and RFC 4443 section 2.4 exempt: resets, errors, fragments

@@ -4,8 +4,7 @@ use tailwater_ports::memory::{MemoryPeer, pair};
 use tailwater_ports::{Attachment, Port};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class::LatencyCritical;
-use tailwater_testkit::frames::ipv6;
-use tailwater_testkit::frames::{arp, udp};
+use tailwater_testkit::frames::{arp, ipv6, udp};
 use tailwater_wire::{Addresses, ETHERNET_HEADER, IpProtocol, ND_HOP_LIMIT, Neighbour};
 
 use crate::config::Config;

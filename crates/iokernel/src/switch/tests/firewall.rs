@@ -7,8 +7,7 @@ use tailwater_ports::{Attachment, Port};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::KthreadState;
 use tailwater_shm::control::Class::LatencyCritical;
-use tailwater_testkit::frames::{arp, udp};
-use tailwater_testkit::frames::{fragment, ipv6};
+use tailwater_testkit::frames::{arp, fragment, ipv6, udp};
 
 use crate::config::Config;
 use crate::fixture::Sandbox;

@@ -29,12 +29,12 @@
 //! of the wire changes where frames to other networks go.
 //!
 //! # Who is who
-//! In the switch a program is its MAC and IP address, and may send from no other ([`check`] and
-//! [`inspect`]). On the wire it is its IP address. No program is given an address of Linux's, of
+//! In the switch a program is its MAC and IP address, and may send from no other, which the
+//! switch checks. On the wire it is its IP address. No program is given an address of Linux's, of
 //! the gateway or of a next hop, and no frame for one is redirected to the IOKernel, so no program
 //! can send from one or receive for it. Frames of protocols other than IP and ARP do not leave: on
 //! the wire they would be the machine's. What comes from the wire in the name of a program is
-//! dropped by the switch ([`foreign`]).
+//! dropped by the switch.
 //!
 //! # What does not pass
 //! - Between programs and Linux on the same interface: Linux's address is behind the same MAC
@@ -43,10 +43,6 @@
 //!   address by broadcast is found by the programs when its entry there expires. The gateway's is
 //!   followed at once, since Linux hears it.
 //! - Frames with VLAN tags, in both directions.
-//!
-//! [`check`]: crate::switch::check
-//! [`inspect`]: crate::switch
-//! [`foreign`]: crate::switch
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};

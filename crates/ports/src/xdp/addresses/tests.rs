@@ -1,8 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 use std::cell::RefCell;
-use tailwater_testkit::frames::ipv6;
-use tailwater_testkit::frames::{arp, udp};
+use tailwater_testkit::frames::{arp, ipv6, udp};
 use tailwater_wire::{Addresses, Checksums, Icmpv6Message, Neighbour};
 
 use crate::Delivery;

@@ -3,7 +3,7 @@
 //! Owns the translation of each frame between the network of the programs, where each has an
 //! address of its own, and the wire, where all have the interface's MAC and IP addresses, as Linux
 //! has, and ports tell them apart. Pure, but for the view that the control thread
-//! ([`steering`](self::steering)) replaces.
+//! ([`steering`]) replaces.
 //!
 //! A program believes that it has an address, and a gateway to all other networks. So the switch,
 //! its checks and the runtime's stack are the same, and what is translated is:
@@ -23,8 +23,8 @@
 //! in the name of that address, as it would from another host.
 //!
 //! # Who is who
-//! In the switch a program is its MAC and IP address, and may send from no other ([`check`] and
-//! [`inspect`]). On the wire it is a set of ports: those at which it listens, and its part of the
+//! In the switch a program is its MAC and IP address, and may send from no other, which the
+//! switch checks. On the wire it is a set of ports: those at which it listens, and its part of the
 //! range for outgoing connections. A frame from any other port does not leave, whether that port is
 //! Linux's, another program's, or free. Nor do ICMP messages other than errors about packets to
 //! these ports, nor later fragments of datagrams whose first fragment did not leave.
@@ -32,9 +32,6 @@
 //! # What does not pass
 //! - Between programs and Linux on the same interface: Linux has the same address.
 //! - Broadcasts, multicasts, pings, other protocols than TCP, UDP and ICMP errors: Linux has them.
-//!
-//! [`check`]: crate::switch::check
-//! [`inspect`]: crate::switch
 
 pub(super) mod attachment;
 mod held;

@@ -1,8 +1,7 @@
 use super::*;
 use crate::Delivery;
 use proptest::prelude::*;
-use tailwater_testkit::frames::ipv6;
-use tailwater_testkit::frames::{arp, udp};
+use tailwater_testkit::frames::{arp, ipv6, udp};
 use tailwater_wire::{Addresses, Checksums, IpProtocol, Sum, UdpDatagram};
 
 const OWN: MacAddr = MacAddr([0x0a, 1, 2, 3, 4, 5]);
