@@ -13,10 +13,10 @@
 //! tells a port that shares an interface with Linux which programs there are, by number, address
 //! and ports ([`PortInterface`]).
 //!
-//! All methods run on the polling thread, between other ports and hand-offs: none may block, and
-//! none should take longer than a few microseconds. Ports are trusted (they are code of this
-//! process or the administrator's device), so the switch checks only the length of frames they
-//! inject.
+//! From the first [`Port::poll`] on all methods run on the polling thread, between other ports and
+//! hand-offs: none may block, and none should take longer than a few microseconds. Ports are
+//! trusted (they are code of this process or the administrator's device), so the switch checks only
+//! the length of frames they inject.
 //!
 //! # Example
 //!
