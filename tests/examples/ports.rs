@@ -26,8 +26,8 @@ const SERVICE_MAC: &str = "02:74:0a:4d:00:02";
 const PORTS: [(&str, &str, &str); 6] = [
     ("TAP", "tw0", "tw0"),
     ("TAP, offload=off", "tw0,offload=off", "tw0"),
-    ("TAP, napi", "tw0,napi", "tw0"),
-    ("TAP, 2 queues", "tw0,queues=2", "tw0"),
+    ("TAP, napi,offload=off", "tw0,napi,offload=off", "tw0"),
+    ("TAP, queues=2,offload=off", "tw0,queues=2,offload=off", "tw0"),
     ("AF_XDP, veth, native", "here0,mode=native,fill-checksums", "there0"),
     ("AF_XDP, veth, skb", "here0,mode=skb,fill-checksums", "there0"),
 ];

@@ -21,8 +21,7 @@ pub fn open(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
     let file = options.mode(0o600).custom_flags(flags).open(path)?;
     let found = file.metadata()?;
     if !found.is_file() || found.uid() != geteuid().as_raw() {
-        let why = format!("{} belongs to another user, or is no file", path.display());
-        return Err(io::Error::other(why));
+        return Err(io::Error::other("it belongs to another user, or is no file"));
     }
     Ok(file)
 }

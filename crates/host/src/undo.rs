@@ -181,7 +181,9 @@ fn write_or_instead(
 /// Opens a file of this user's that is no link.
 fn open_own(options: &mut OpenOptions, path: &Path, kind: Kind) -> io::Result<File> {
     own_file::open(options, path).map_err(|error| match error.kind() {
-        ErrorKind::Other => io::Error::other(format!("{error}; remove it, or set {}", kind.key)),
+        ErrorKind::Other => {
+            io::Error::other(format!("{}: {error}; remove it, or set {}", path.display(), kind.key))
+        }
         _ => error,
     })
 }

@@ -27,7 +27,7 @@ use super::tap_offload::{Cutter, HEADER, Joiner, MAX_READ, Taken};
 use super::{Attachment, Context, Inject, Port, PortError, PortInterface, STOP_FIRST};
 use crate::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddr, PREFIX_LEN6};
 use crate::sys::interface::{Interface, MAX_NAME};
-use crate::sys::tap::{Kind, is_tap, open_tap};
+use crate::sys::tap::{Kind, is_in_use_as, is_tap, open_tap, set_segments};
 
 /// Pause after an empty read: at most 7 % of the loop's time, and 3 us of latency beside the 4.3 us
 /// that a TAP round trip takes anyway.
@@ -37,7 +37,7 @@ const RECHECK_NS: u64 = 3_000;
 pub const MAX_QUEUES: u32 = 8;
 
 /// Which device, and how. Parsed from words: its name first, then any of `queues=N`, `napi`,
-/// `offload=off`.
+/// `offload=on`, `offload=off`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapSpec {
     /// Name of the device.
@@ -83,10 +83,14 @@ impl FromStr for TapSpec {
                 }
                 "napi" => spec.napi = true,
                 "offload" => {
-                    let read = |v: &str| (v == "off").then_some(false);
-                    spec.offload = value(key, given, "it is on unless it is offload=off", read)?;
+                    let read = |v: &str| match v {
+                        "on" => Some(true),
+                        "off" => Some(false),
+                        _ => None,
+                    };
+                    spec.offload = value(key, given, "on or off; it is on unless it is offload=off", read)?;
                 }
-                _ => return Err(OptionError::new(key, "known words are queues=N, napi and offload=off")),
+                _ => return Err(OptionError::new(key, "known words are queues=N, napi and offload=on|off")),
             }
         }
         Ok(spec)
@@ -185,12 +189,23 @@ impl TapPort {
         let (name, host) = (&self.spec.name, self.host);
         let found = |what| Ok(format!("TAP device {name}, Linux's address {host}: {what}"));
         let is_there = Interface::new(name).and_then(|interface| interface.index()).is_ok();
-        match open_tap(name, self.spec.kind()) {
+        let kind = self.spec.kind();
+        match open_tap(name, kind) {
             Ok(_) if is_there => found("the device is there"),
             Ok(_) => found("can be made"),
+            Err(Errno::BUSY) if inherits && is_in_use_as(name, kind) == Some(false) => Err(self.is_other()),
+            Err(Errno::EXIST) if inherits => Err(self.is_other()),
             Err(Errno::BUSY) if inherits => found("would be passed on by the IOKernel that runs"),
             Err(error) => Err(self.explain("make the TAP device", error, prefix_len)),
         }
+    }
+
+    /// Returns an error that says that the device is in use in another way.
+    fn is_other(&self) -> PortError {
+        self.fail(format!(
+            "the running IOKernel uses it with other queues, napi or offload (on, unless `offload=off`): take over \
+             with the same, or {STOP_FIRST}"
+        ))
     }
 
     /// Returns an error that says what to do about `error`.
@@ -206,9 +221,15 @@ impl TapPort {
                 format!("cannot {what}: /dev/net/tun is missing; load the tun module (modprobe tun)")
             }
             Errno::BUSY => format!("cannot {what}: another program uses {name}; choose another name"),
+            Errno::EXIST => format!(
+                "cannot {what}: another program uses {name} with other napi or offload; choose another name"
+            ),
+            Errno::OPNOTSUPP => {
+                format!("cannot {what}: this kernel passes no long segments; add offload=off")
+            }
             Errno::INVAL => format!(
                 "cannot {what}: the name must have 1 to {MAX_NAME} bytes and be that of no device of another kind, or of \
-                 another number of queues"
+                 another number of queues; a kernel that passes no long segments needs offload=off"
             ),
             other => format!("cannot {what}: {other}"),
         })
@@ -244,9 +265,7 @@ impl Port for TapPort {
         let TapSpec { name, queues, .. } = &self.spec;
         let kind = self.spec.kind();
         if devices.len() != *queues as usize || !devices.iter().all(|device| is_tap(device, name, kind)) {
-            return Err(self.fail(format!(
-                "the running IOKernel uses it with other queues, napi or offload: take over with the same, or {STOP_FIRST}"
-            )));
+            return Err(self.is_other());
         }
         self.devices = devices;
         Ok(())
@@ -256,10 +275,12 @@ impl Port for TapPort {
         let prefix_len = context.prefix_len;
         self.recheck = context.clock.from_ns(RECHECK_NS);
         let mut devices = std::mem::take(&mut self.devices);
-        let TapSpec { name, queues, .. } = &self.spec;
+        let (TapSpec { name, queues, .. }, kind) = (&self.spec, self.spec.kind());
         for _ in devices.len()..*queues as usize {
-            let device = open_tap(name, self.spec.kind());
-            devices.push(device.map_err(|e| self.explain("make the TAP device", e, prefix_len))?);
+            let device = open_tap(name, kind)
+                .and_then(|device| set_segments(&device, kind).map(|()| device))
+                .map_err(|e| self.explain("make the TAP device", e, prefix_len))?;
+            devices.push(device);
         }
         let interface = Interface::new(name).map_err(|e| self.explain("open a socket", e, prefix_len))?;
         match interface.configure(self.host, prefix_len, context.mtu) {
@@ -438,6 +459,7 @@ mod tests {
         let spec: TapSpec = "tw0,queues=4,napi,offload=off".parse().unwrap();
         assert_eq!(spec, TapSpec { name: "tw0".to_owned(), queues: 4, napi: true, offload: false });
         assert_eq!("tw0".parse(), Ok(TapSpec::new("tw0")));
+        assert_eq!("tw0,offload=on".parse(), Ok(TapSpec::new("tw0")));
         for bad in ["", "queues=2", "tw0,queues=0", "tw0,queues=9", "tw0,nap", "tw%d", "tw0,offload"] {
             assert!(bad.parse::<TapSpec>().is_err(), "{bad}");
         }

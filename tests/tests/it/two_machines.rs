@@ -125,8 +125,8 @@ fn runtimes_of_two_machines_talk_over_tap_devices_and_bridges() {
         .zip([(1, "here0"), (2, "there0")])
         .filter_map(|(namespace, (number, cable))| {
             let tap = PortOptions {
-                // One end with offloads, one without.
-                tap: Some(["tw0,queues=2,napi,offload=off", "tw0"][usize::from(number % 2)].to_owned()),
+                // One end with queues and without offloads, one with both `napi` and offloads.
+                tap: Some(["tw0,queues=2,offload=off", "tw0,napi"][usize::from(number % 2)].to_owned()),
                 host_ip: Some(Ipv4Addr::new(10, 77, 0, number)),
                 ..PortOptions::default()
             };

@@ -189,7 +189,7 @@ impl Interface {
     }
 
     /// Returns the answer to an ethtool command that is one number.
-    fn value(&self, command: u32) -> Option<u32> {
+    pub(super) fn value(&self, command: u32) -> Option<u32> {
         /// `struct ethtool_value` (linux/ethtool.h).
         #[repr(C)]
         struct Value {

@@ -13,9 +13,11 @@
 
 use core::cmp::Reverse;
 use core::fmt;
+use std::collections::HashMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// Maximum number of ways; those of later rules and shorter prefixes are left out.
+/// Maximum number of ways by default routes of a family, and by its other routes; those of later
+/// rules and shorter prefixes are left out.
 const MOST_WAYS: usize = 16_384;
 
 /// The addresses of one family that begin with the same bits.
@@ -24,7 +26,7 @@ pub(super) struct Prefix {
     /// IPv4 addresses are as in IPv6 (RFC 4291 section 2.5.5.2).
     network: u128,
     mask: u128,
-    is_ipv4: bool,
+    pub(super) is_ipv4: bool,
 }
 
 /// Returns an address as a number of 128 bits.
@@ -118,6 +120,19 @@ impl<V> Way<V> {
     }
 }
 
+/// Routes that have room of their own among the ways.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Kind {
+    is_ipv4: bool,
+    is_default: bool,
+}
+
+impl Kind {
+    fn of(to: Prefix) -> Self {
+        Self { is_ipv4: to.is_ipv4, is_default: to.len() == 0 }
+    }
+}
+
 /// All ways out by an interface.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Ways {
@@ -125,6 +140,8 @@ pub(super) struct Ways {
     pub(super) ways: Vec<Way>,
     /// In ascending order.
     pub(super) unfollowed: Vec<Unfollowed>,
+    /// Some were left out.
+    pub(super) is_cut: bool,
 }
 
 impl Ways {
@@ -134,16 +151,26 @@ impl Ways {
         rules.sort_by_key(|rule| rule.priority);
         routes.sort_by_key(|route| (Reverse(route.to.len()), route.priority));
         unfollowed.sort_unstable();
-        let of_rule = |rule: &Rule| {
-            let Rule { from, to, table, suppressed, .. } = *rule;
-            let counts = move |route: &&Route| {
-                route.table == table && suppressed.is_none_or(|longest| route.to.len() > longest)
-            };
-            let way = move |route: &Route| Some(Way { from, to: to.and(route.to)?, via: route.via });
-            routes.iter().filter(counts).filter_map(way).collect::<Vec<Way>>()
-        };
-        let ways = rules.iter().flat_map(of_rule).take(MOST_WAYS).collect();
-        Self { ways, unfollowed }
+        let mut tables: HashMap<(u32, Kind), Vec<Route>> = HashMap::new();
+        for route in routes {
+            tables.entry((route.table, Kind::of(route.to))).or_default().push(route);
+        }
+        let (mut ways, mut rooms, mut is_cut) = (Vec::new(), HashMap::new(), false);
+        for Rule { from, to, table, suppressed, .. } in rules {
+            for is_default in [false, true] {
+                let kind = Kind { is_ipv4: to.is_ipv4, is_default };
+                let room = rooms.entry(kind).or_insert(MOST_WAYS);
+                let of_table = tables.get(&(table, kind)).into_iter().flatten();
+                let mut found = of_table
+                    .filter(|route| suppressed.is_none_or(|longest| route.to.len() > longest))
+                    .filter_map(|route| Some(Way { from, to: to.and(route.to)?, via: route.via }));
+                let before = ways.len();
+                ways.extend(found.by_ref().take(*room));
+                *room -= ways.len() - before;
+                is_cut |= found.next().is_some();
+            }
+        }
+        Self { ways, unfollowed, is_cut }
     }
 
     /// Returns the router of the IPv4 packets for which nothing else is said.
@@ -152,7 +179,7 @@ impl Ways {
         self.ways.iter().find(|way| (way.from, way.to) == (all, all))?.via
     }
 
-    /// Logs which rules are not followed, unless that was `said` before.
+    /// Logs which rules and routes are not followed, unless that was `said` before.
     pub(super) fn note(&self, port: &str, said: &mut Option<String>) {
         let words = self.explain();
         if *said == words {
@@ -164,14 +191,22 @@ impl Ways {
         *said = words;
     }
 
-    /// Returns in words which rules are not followed; `None` if all are.
+    /// Returns in words which rules and routes are not followed; `None` if all are.
     pub(super) fn explain(&self) -> Option<String> {
-        let first = self.unfollowed.first()?;
-        let more = match self.unfollowed.len() {
-            1 => String::new(),
-            many => format!("; and {} more", many - 1),
-        };
-        Some(format!("frames of programs do not follow Linux's routing rule {first}{more}"))
+        let rules = self.unfollowed.first().map(|first| {
+            let more = match self.unfollowed.len() {
+                1 => String::new(),
+                many => format!("; and {} more", many - 1),
+            };
+            format!("frames of programs do not follow Linux's routing rule {first}{more}")
+        });
+        let routes = self.is_cut.then(|| {
+            format!("frames of programs follow the first {MOST_WAYS} of Linux's routes: others are left out")
+        });
+        match (rules, routes) {
+            (Some(rules), Some(routes)) => Some(format!("{rules}; {routes}")),
+            (rules, routes) => rules.or(routes),
+        }
     }
 }
 
@@ -241,6 +276,27 @@ mod tests {
         let via = |from, to| router(&ways, from, to).flatten().map(|ip| ip.to_string());
         assert_eq!(via("10.77.0.3", "198.51.100.200"), of("192.0.2.3"));
         assert_eq!(via("10.77.0.3", "203.0.113.7"), of("192.0.2.77"));
+    }
+
+    #[test]
+    fn many_routes_of_a_family_leave_room_for_default_routes_and_for_the_other_family() {
+        let long = |i: u32| Route {
+            table: 254,
+            to: Prefix::one(Ipv4Addr::from_bits(0x0a00_0000 + i).into()),
+            priority: 0,
+            via: None,
+        };
+        let rules = vec![rule(100, "0.0.0.0/0", "0.0.0.0/0", 254), rule(200, "::/0", "::/0", 254)];
+        let mut routes: Vec<Route> = (0..MOST_WAYS as u32).map(long).collect();
+        routes.push(route(254, "0.0.0.0/0", 0, "192.0.2.1"));
+        routes.push(route(254, "2001:db8:1::/48", 0, "2001:db8::1"));
+        let ways = Ways::new(rules.clone(), routes.clone(), Vec::new());
+        assert_eq!((ways.is_cut, ways.explain()), (false, None));
+        routes.push(long(MOST_WAYS as u32));
+        let ways = Ways::new(rules, routes, Vec::new());
+        assert!(ways.explain().unwrap().contains("left out"));
+        assert_eq!(router(&ways, "10.77.0.2", "203.0.113.7"), Some("192.0.2.1".parse().ok()));
+        assert_eq!(router(&ways, "fd00::2", "2001:db8:1::7"), Some("2001:db8::1".parse().ok()));
     }
 
     #[test]

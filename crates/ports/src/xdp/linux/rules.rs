@@ -64,7 +64,7 @@ fn read(message: RouteNetlinkMessage, is_ipv4: bool) -> Read {
         return Read::Other;
     };
     let mut rule = Rule { table: u32::from(header.table), ..everything(is_ipv4) };
-    let (mut mark, mut mask, mut comes_from, mut why) = (0, u32::MAX, None, None);
+    let (mut mark, mut mask, mut comes_from, mut is_of_vrf, mut why) = (0, u32::MAX, None, false, None);
     for attribute in attributes {
         match attribute {
             RuleAttribute::Priority(number) => rule.priority = number,
@@ -74,6 +74,8 @@ fn read(message: RouteNetlinkMessage, is_ipv4: bool) -> Read {
             RuleAttribute::FwMark(number) => mark = number,
             RuleAttribute::FwMask(number) => mask = number,
             RuleAttribute::Iifname(name) => comes_from = Some(name),
+            // For packets of an interface that is enslaved to a VRF.
+            RuleAttribute::L3MDev(on) => is_of_vrf = on,
             RuleAttribute::SuppressPrefixLen(NONE_SUPPRESSED) => {}
             RuleAttribute::SuppressPrefixLen(longest) => rule.suppressed = Some(longest),
             // Who has made it; a class for accounts.
@@ -92,14 +94,16 @@ fn read(message: RouteNetlinkMessage, is_ipv4: bool) -> Read {
     if header.tos != 0 {
         why = Some("is for a class of service");
     }
-    if header.flags.contains(RuleFlags::Invert) {
+    let is_inverted = header.flags.contains(RuleFlags::Invert);
+    if is_inverted {
         why = Some("is for all packets but those that it names (`not`)");
     }
     let unfollowed = |why| Read::Unfollowed(Unfollowed { is_ipv6: !is_ipv4, priority: rule.priority, why });
-    let is_to_none = mark & mask != 0 || comes_from.is_some_and(|name| name != "lo");
+    let is_to_none =
+        !is_inverted && (mark & mask != 0 || is_of_vrf || comes_from.is_some_and(|name| name != "lo"));
     match (why, header.action) {
+        _ if is_to_none => Read::Other,
         (Some(why), _) => unfollowed(why),
-        (None, _) if is_to_none => Read::Other,
         // Addresses of this machine.
         (None, RuleAction::ToTable) if rule.table == u32::from(RT_TABLE_LOCAL) => Read::Other,
         (None, RuleAction::ToTable) => Read::Followed(rule),
@@ -130,6 +134,8 @@ mod tests {
         // To none of programs' packets.
         here.ip(&["rule", "add", "fwmark", "7", "blackhole", "priority", "530"]);
         here.ip(&["rule", "add", "iif", "here0", "table", "78", "priority", "540"]);
+        here.ip(&["rule", "add", "fwmark", "7", "uidrange", "0-9", "table", "78", "priority", "550"]);
+        here.ip(&["rule", "add", "iif", "here0", "tos", "0x10", "table", "78", "priority", "560"]);
         let mut wanted = vec![own, to, shorter];
         if has_ipv6 {
             here.ip(&["-6", "rule", "add", "from", "2001:db8::9", "table", "77", "priority", "600"]);

@@ -59,8 +59,8 @@ const KEPT: Duration = Duration::from_secs(KEPT_S);
 const MOST_ADDRESSES: u32 = 8_192;
 /// Maximum number of addresses of programs that have ended: three of each that is answered for.
 const MOST_ENDED: usize = 3 * MOST_KEPT;
-/// Maximum number of routes that are followed, those that Linux would take first; the default
-/// routes count beside them.
+/// Maximum number of routes of a family that are followed, those that Linux would take first; the
+/// default routes count beside them.
 const MOST_ROUTES: usize = 64;
 
 /// Addresses of the programs, as the redirect program finds them.
@@ -436,12 +436,13 @@ impl Programs {
 /// Returns the ways to routers that are followed, and one to the gateway itself for a family
 /// without a default route.
 fn followed(gateway: Gateway, ways: Ways) -> Vec<Way<IpAddr>> {
-    let mut longer = 0;
+    let mut longer = [0; 2];
     let mut followed: Vec<Way<IpAddr>> =
         ways.ways.into_iter().filter_map(|Way { from, to, via }| Some(Way { from, to, via: via? })).collect();
     followed.retain(|way| {
-        longer += usize::from(way.to.len() > 0);
-        way.to.len() == 0 || longer <= MOST_ROUTES
+        let longer = &mut longer[usize::from(way.to.is_ipv4)];
+        *longer += usize::from(way.to.len() > 0);
+        way.to.len() == 0 || *longer <= MOST_ROUTES
     });
     for via in [Some(gateway.ip.into()), gateway.ip6.map(IpAddr::V6)].into_iter().flatten() {
         let all = Prefix::all(IpAddr::is_ipv4(&via));

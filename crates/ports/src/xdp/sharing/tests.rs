@@ -16,7 +16,7 @@ fn way(network: [u8; 4], len: u8, via: Ipv4Addr) -> Way {
 
 /// Returns the routers of the ways that are followed.
 fn routers(gateway: Gateway, ways: &[Way]) -> Vec<IpAddr> {
-    let ways = Ways { ways: ways.to_vec(), unfollowed: Vec::new() };
+    let ways = Ways { ways: ways.to_vec(), unfollowed: Vec::new(), is_cut: false };
     followed(gateway, ways).into_iter().map(|way| way.via).collect()
 }
 
@@ -35,11 +35,14 @@ fn the_gateway_itself_is_the_next_hop_without_a_default_route() {
 }
 
 #[test]
-fn many_routes_leave_room_for_the_default_route() {
+fn many_routes_leave_room_for_the_default_route_and_for_the_other_family() {
     let many = (0..=255).map(|i| way([203, 0, i, 0], 24, ROUTER));
     let default = way([0; 4], 0, Ipv4Addr::new(192, 0, 2, 2));
-    let routers = routers(GATEWAY, &many.chain([default]).collect::<Vec<Way>>());
-    assert_eq!((routers.len(), routers.last().copied()), (MOST_ROUTES + 1, default.via));
+    let ip6 = Ipv6Addr::new(0x2001, 0xdb8, 1, 0, 0, 0, 0, 0);
+    let six = Way { from: Prefix::all(false), to: Prefix::new(ip6.into(), 48), via: Some(ip6.into()) };
+    let routers = routers(GATEWAY, &many.chain([default, six]).collect::<Vec<Way>>());
+    assert_eq!(routers.len(), MOST_ROUTES + 2);
+    assert_eq!([Some(routers[MOST_ROUTES]), routers.last().copied()], [default.via, six.via]);
 }
 
 /// Returns one of `here0` in a namespace whose other end is in the second one; `None`, with
