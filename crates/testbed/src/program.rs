@@ -133,7 +133,11 @@ impl Program {
 
     /// memcached; `None` where it is not installed.
     pub fn memcached(threads: usize, protocol: Arc<dyn Protocol>) -> Option<Self> {
-        Some(Self::foreign(&find("memcached")?, &memcached_words(&threads.to_string()), protocol))
+        Some(Self::foreign(
+            &find("memcached")?,
+            &memcached_words("127.0.0.1", &threads.to_string()),
+            protocol,
+        ))
     }
 
     /// The same memcached, as it is, on Tailwater's threads and network; `None` where it is not
@@ -143,7 +147,7 @@ impl Program {
         let is_built = own.is_file() && own.with_file_name("libtailwater_posix.so").is_file();
         let (threads, path) = (threads.to_string(), find("memcached").filter(|_| is_built)?);
         let start = [own.to_str()?, "run", "--posix", "--", path.to_str()?];
-        let words = [&start[..], &memcached_words(&threads)].concat();
+        let words = [&start[..], &memcached_words("0.0.0.0", &threads)].concat();
         let program = Self::new(Host::Tailwater, "exec", &words, protocol).over(Medium::Stream);
         Some(Self { prints_address: false, ..program })
     }
@@ -217,10 +221,11 @@ impl Program {
     }
 }
 
-/// Returns the words of memcached with so many threads, the same on either host. Without `-u` it
-/// does not start as root; another user might not be allowed to read its files.
-fn memcached_words(threads: &str) -> [&str; 12] {
-    ["-l", "127.0.0.1", "-p", PORT, "-U", PORT, "-m", STORE_MIB, "-t", threads, "-u", "root"]
+/// Returns the words of memcached with so many threads, which listens at `ip`: on Tailwater at all
+/// addresses, of which its own is one. Without `-u` it does not start as root; another user might
+/// not be allowed to read its files.
+fn memcached_words<'a>(ip: &'a str, threads: &'a str) -> [&'a str; 12] {
+    ["-l", ip, "-p", PORT, "-U", PORT, "-m", STORE_MIB, "-t", threads, "-u", "root"]
 }
 
 /// Returns the path of a program of this project: beside the running one, or else in PATH.
