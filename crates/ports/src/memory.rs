@@ -141,14 +141,15 @@ impl Port for MemoryPort {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use crate::Delivery;
     use crate::frame::MacAddr;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::net::Ipv4Addr;
 
-    struct Recorder(Vec<Vec<u8>>);
+    /// A switch that keeps all frames.
+    pub(crate) struct Recorder(pub(crate) Vec<Vec<u8>>);
 
     impl Inject for Recorder {
         fn inject(&mut self, frame: &[u8]) -> Delivery {

@@ -223,8 +223,8 @@ pub fn listens_on(transport: Transport, port: u16) -> bool {
     LISTENING.lock().iter().any(|place| place.is_at(transport, port))
 }
 
-/// Records that this process listens at `at` in Tailwater; at an IPv6 address perhaps for IPv4,
-/// too.
+/// Records that this process listens at `at` in Tailwater. With `takes_both`, an IPv6 socket takes
+/// IPv4, too.
 pub fn note_listening(transport: Transport, at: SocketAddr, takes_both: bool) {
     LISTENING.lock().push(Place { transport, at, takes_both });
 }

@@ -173,8 +173,8 @@ pub fn measure(
         false => Tracepoints::unused(),
     };
     let traced = || Snapshot::new(&iokernel.embedded.stats.to_json(), &tracepoints);
-    let port = service.as_ref().filter(|_| !program.prints_address).map(|service| service.address.port());
-    let server = SocketAddrV4::new(SERVICE_IP, port.unwrap_or(SERVICE_PORT));
+    let port = service.as_ref().map_or(SERVICE_PORT, |service| service.address.port());
+    let server = SocketAddrV4::new(SERVICE_IP, port);
     let part = counted_part(plan, iokernel.generator.begin(testbed, plan, load, server)?);
     let (part, counted) = (Part { in_halves: setting.in_halves, ..part }, part.from..part.to);
     let beside = batch::measure(testbed, batch.as_mut().map(|batch| &mut batch.job), Some(&traced), part)?;

@@ -384,26 +384,13 @@ impl Switch {
 
 fn count_offence(offence: Offence, sender: &Sender, world: &World) {
     let (counters, switch) = (&sender.stats.counters, &world.stats.switch);
-    match offence {
-        Offence::Spoofed => {
-            counters.tx_spoofed.add(1);
-            switch.dropped_spoofed.add(1);
-        }
-        Offence::Malformed => {
-            counters.tx_malformed.add(1);
-            switch.dropped_malformed.add(1);
-        }
-        Offence::Ethertype => {
-            counters.tx_refused.add(1);
-            switch.dropped_ethertype.add(1);
-        }
-        Offence::Tagged => {
-            counters.tx_refused.add(1);
-            switch.dropped_tagged.add(1);
-        }
-        Offence::Refused => {
-            counters.tx_refused.add(1);
-            switch.dropped_refused.add(1);
-        }
-    }
+    let (sent, dropped) = match offence {
+        Offence::Spoofed => (&counters.tx_spoofed, &switch.dropped_spoofed),
+        Offence::Malformed => (&counters.tx_malformed, &switch.dropped_malformed),
+        Offence::Ethertype => (&counters.tx_refused, &switch.dropped_ethertype),
+        Offence::Tagged => (&counters.tx_refused, &switch.dropped_tagged),
+        Offence::Refused => (&counters.tx_refused, &switch.dropped_refused),
+    };
+    sent.add(1);
+    dropped.add(1);
 }

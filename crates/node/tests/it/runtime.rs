@@ -7,7 +7,7 @@ use std::time::Duration;
 use prost::Message;
 use tailwater_node::nri::api::{
     self, ConfigureResponse, Container, ContainerRequest, CreateResponse, Number, Pod, RegisterPlugin, Reply,
-    Request, StateChange, Synchronize, Synchronized, Update, UpdateResponse,
+    Request, StateChange, Status, Synchronize, Synchronized, Update, UpdateResponse,
 };
 use tailwater_node::nri::frames::{Frame, Kind, PLUGIN, RUNTIME, Reader, write};
 use tokio::net::{UnixListener, UnixStream};
@@ -30,12 +30,17 @@ async fn accept(listener: &UnixListener) -> UnixStream {
 
 /// Answers a call of the agent; returns its message.
 async fn called<M: Message + Default>(stream: &mut UnixStream, method: &str) -> M {
+    answered(stream, method, &Reply::default()).await
+}
+
+/// The same with this answer.
+async fn answered<M: Message + Default>(stream: &mut UnixStream, method: &str, answer: &Reply) -> M {
     let read = timeout(PATIENCE, async { Reader::default().read(stream).await }).await;
     let frame = read.expect("the agent calls in time").expect("a call");
     assert_eq!((frame.connection, frame.kind), (RUNTIME, Kind::Request));
     let request = Request::decode(&*frame.payload).expect("a call");
     assert_eq!((&*request.service, &*request.method), (api::RUNTIME, method));
-    let reply = Frame { kind: Kind::Response, payload: Reply::default().encode_to_vec(), ..frame };
+    let reply = Frame { kind: Kind::Response, payload: answer.encode_to_vec(), ..frame };
     write(stream, &reply).await.expect("the agent reads");
     M::decode(&*request.payload).expect("its message")
 }
@@ -92,14 +97,20 @@ async fn synchronized(listener: &UnixListener, expected: &str) -> UnixStream {
     }
 }
 
+/// Does `work` as the container runtime of an agent whose files are in `folder`.
+fn beside_agent(folder: &Path, work: impl AsyncFnOnce(UnixListener)) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    runtime.block_on(async {
+        let listener = UnixListener::bind(folder.join("nri.sock")).expect("it listens");
+        let _agent = agent(folder);
+        work(listener).await;
+    });
+}
+
 #[test]
 fn containers_that_exist_get_the_lent_cores_of_an_iokernel_that_comes_late_or_changes_them() {
     let folder = folder();
-    let socket = folder.path().join("nri.sock");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async {
-        let listener = UnixListener::bind(&socket).expect("it listens");
-        let _agent = agent(folder.path());
+    beside_agent(folder.path(), async |listener| {
         let without = synchronized(&listener, "").await;
         let iokernel = IoKernel::start(folder.path(), &[1, 3], &[]);
         let with = synchronized(&listener, "1,3").await;
@@ -112,11 +123,7 @@ fn containers_that_exist_get_the_lent_cores_of_an_iokernel_that_comes_late_or_ch
 fn annotated_pods_become_co_runners_also_when_the_container_runtime_starts_again() {
     let folder = folder();
     let _iokernel = IoKernel::start(folder.path(), &[1, 3], &[]);
-    let socket = folder.path().join("nri.sock");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async {
-        let listener = UnixListener::bind(&socket).expect("it listens");
-        let _agent = agent(folder.path());
+    beside_agent(folder.path(), async |listener| {
         for _ in 0..2 {
             let mut stream = synchronized(&listener, "1,3").await;
             let created = call(&mut stream, "CreateContainer", &batch()).await;
@@ -148,11 +155,7 @@ fn annotated_pods_become_co_runners_also_when_the_container_runtime_starts_again
 fn a_container_that_is_being_started_at_the_registration_gets_the_lent_cores_once_it_has_started() {
     let folder = folder();
     let _iokernel = IoKernel::start(folder.path(), &[1, 3], &[]);
-    let socket = folder.path().join("nri.sock");
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    runtime.block_on(async {
-        let listener = UnixListener::bind(&socket).expect("it listens");
-        let _agent = agent(folder.path());
+    beside_agent(folder.path(), async |listener| {
         let ContainerRequest { pod, container } = batch();
         let event = StateChange { event: api::STARTED, pod, container };
         // A container runtime has a call for the event, or did not yet have one.
@@ -165,7 +168,11 @@ fn a_container_that_is_being_started_at_the_registration_gets_the_lent_cores_onc
                 };
                 assert_eq!(reply, Reply::default());
                 if is_first {
-                    let UpdateResponse { updates } = called(&mut stream, "UpdateContainers").await;
+                    // One that has ended meanwhile takes no limits: the connection goes on.
+                    let status = Status { code: 5, message: "it has stopped".to_owned() };
+                    let refusal = Reply { status: Some(status), ..Reply::default() };
+                    let UpdateResponse { updates } =
+                        answered(&mut stream, "UpdateContainers", &refusal).await;
                     assert_eq!(cores(updates), ["1,3"]);
                 }
             }

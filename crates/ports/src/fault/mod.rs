@@ -285,18 +285,7 @@ impl Port for FaultPort {
 mod tests {
     use super::*;
     use crate::memory;
-
-    struct Recorder(Vec<Vec<u8>>);
-
-    impl Inject for Recorder {
-        fn inject(&mut self, frame: &[u8]) -> Delivery {
-            self.0.push(frame.to_vec());
-            Delivery::Delivered
-        }
-        fn resolve(&self, _: Ipv4Addr) -> Option<MacAddr> {
-            Some(MacAddr::BROADCAST)
-        }
-    }
+    use crate::memory::tests::Recorder;
 
     fn port(words: &str) -> (FaultPort, memory::MemoryPeer) {
         let (inner, peer) = memory::pair("m", Attachment::Uplink { gateway: None }).unwrap();

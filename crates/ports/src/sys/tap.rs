@@ -67,7 +67,8 @@ pub(crate) fn open_tap(name: &str, kind: Kind) -> Result<OwnedFd, Errno> {
     let mut request = request(name)?;
     request.ifr_ifru.ifru_flags = kind.flags() as libc::c_short;
     ioctl(&fd, libc::TUNSETIFF, &mut request)?;
-    // With several queues Linux lets anybody of the same user in, and keeps the device's kind.
+    // Linux lets another program open a further queue of a device that has several, and keeps the
+    // device's kind.
     if is_tap(&fd, name, kind) { Ok(fd) } else { Err(Errno::EXIST) }
 }
 
