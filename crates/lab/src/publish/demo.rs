@@ -27,13 +27,19 @@ fn is_saturated(point: &Report<'_>) -> bool {
 }
 
 /// Returns the figure of a point; a saturated one has no latency.
-pub fn figure(point: Option<&Report<'_>>, pointer: &str) -> String {
+fn figure(point: Option<&Report<'_>>, pointer: &str) -> String {
     let Some(point) = point else { return String::new() };
     if is_saturated(point) && pointer.ends_with("_us") {
         "saturated".to_owned()
     } else {
         point.figure(pointer, 1.0)
     }
+}
+
+/// Returns the median of a point; a saturated one has no latency.
+pub fn median(point: Option<&Report<'_>>, pointer: &str) -> Option<f64> {
+    let point = point.filter(|point| !(is_saturated(point) && pointer.ends_with("_us")))?;
+    point.median(pointer)
 }
 
 /// Returns a table for the tail, for the median, and for the batch job.

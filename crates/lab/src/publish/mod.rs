@@ -10,7 +10,7 @@
 //! | [`lines`] | the tables of `tables.txt`; no row without a peer; the mark of a disturbed row |
 //! | [`benchmarks`], [`demo`], [`threads`] | which figures are published |
 //! | [`figures`] | the papers' figures: index, claims, verdicts |
-//! | [`readme`] | the five rows of README |
+//! | [`readme`] | the figures of README |
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
