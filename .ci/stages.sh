@@ -171,6 +171,7 @@ outside() {
 # runs on the machine.
 demo() {
     demo_programs
+    small_program
     timeout --kill-after=10 900 cargo run --release --quiet -- demo --quick --json "$work/demo.json" --svg "$work/demo.svg"
     python3 - "$work/demo.json" <<'PYTHON'
 import json, sys
@@ -182,6 +183,16 @@ PYTHON
 
 demo_programs() {
     cargo build --release --quiet
+}
+
+# What an operator installs stays small: at most 80 crates of others, and 12 MiB without symbols.
+small_program() {
+    local crates bytes
+    crates=$(cargo tree -p tailwater-cli --edges normal --prefix none --format '{p}' | awk '{ print $1, $2 }' | sort -u | grep -v '^tailwater')
+    strip -o "$work/tailwater" target/release/tailwater
+    bytes=$(stat -c %s "$work/tailwater")
+    [ "$(wc -l <<<"$crates")" -le 80 ] || { echo "at most 80 crates of others are allowed in tailwater:"; echo "$crates"; return 1; }
+    [ "$bytes" -le 12582912 ] || { echo "at most 12 MiB without symbols are allowed in tailwater: $bytes"; return 1; }
 }
 
 # The command blocks of README and book, with the release build of `tailwater`. The other programs
