@@ -7,7 +7,6 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tailwater_ports::frame::MacAddr;
 use tailwater_shm::board::Board;
 use tailwater_shm::control::{
     self, Class, ClientMessage, ControlError, Instance, Register, ServerMessage, Welcome,
@@ -16,6 +15,7 @@ use tailwater_shm::layout::{Region, RegionError, RuntimeEnds, VERSION};
 use tailwater_shm::memory::{Mapping, MemoryError};
 use tailwater_shm::priority;
 use tailwater_shm::ring::Consumer;
+use tailwater_wire::MacAddr;
 
 use crate::kthread::{Behaviour, RawKthread, sleep_through};
 use crate::shared::Shared;

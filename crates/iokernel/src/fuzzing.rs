@@ -8,7 +8,6 @@ use rustix::io::Errno;
 use rustix::thread::CpuSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::memory::{MemoryPeer, pair};
 use tailwater_ports::{Attachment, Port};
 use tailwater_sched::RuntimeId;
@@ -19,6 +18,7 @@ use tailwater_shm::priority::Rank;
 use tailwater_shm::ring::{Consumer, FrameBuffer};
 use tailwater_shm::trace::{Played, Recording};
 use tailwater_shm::{Clock, Cycles, Generation, Grant};
+use tailwater_wire::MacAddr;
 
 use crate::allocator::Allocator;
 use crate::config::Config;

@@ -9,7 +9,6 @@ use rustix::fd::OwnedFd;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tailwater_host::SessionWeight;
-use tailwater_ports::frame::MacAddr;
 use tailwater_sched::ledger::{Class, RegisterError, RuntimeSpec};
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::control::{self, ControlError, Register};
@@ -19,6 +18,7 @@ use tailwater_shm::ring::{Consumer, LINE, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
 use tailwater_shm::{Cycles, Generation, Grant, KthreadShared, NextOwner, Slot, Version};
 use tailwater_stats::{Counter, RuntimeCounters};
+use tailwater_wire::MacAddr;
 
 use crate::control::client::ClientSocket;
 use crate::control::directory::Place;

@@ -39,6 +39,7 @@ pub mod classes;
 pub mod clock;
 pub mod control;
 pub mod grant;
+mod errno;
 pub mod layout;
 pub mod memory;
 pub mod park;
@@ -50,6 +51,7 @@ pub mod trace;
 pub mod version;
 
 pub use clock::{Clock, Cycles};
+pub use errno::last_error;
 pub use grant::{Generation, Grant, GrantWord, KthreadState, NextOwner, StateWord};
 pub use layout::{KthreadShared, RegionSpec};
 pub use park::Slot;

@@ -8,11 +8,11 @@ use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use tailwater_host::control_groups;
-use tailwater_ports::frame::PREFIX_LEN6;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{self, Ipv6Place, Peer, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::{REGION_NAME, Region};
 use tailwater_shm::memory::{self, MemoryError};
+use tailwater_wire::frame::PREFIX_LEN6;
 
 use super::accept::too_often;
 use super::client::ClientSocket;

@@ -1,12 +1,12 @@
 //! Frames into ingress rings and ports: the path of a frame after its checks.
 
-use tailwater_ports::packet::decode;
 use tailwater_ports::{Delivery, Port};
 use tailwater_sched::ledger::Class;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::ring::{ReserveError, lines_of};
 use tailwater_shm::trace::{Event, event};
 use tailwater_shm::{Cycles, clock};
+use tailwater_wire::packet::decode;
 
 use super::Switch;
 use super::broadcast::leaves_room;

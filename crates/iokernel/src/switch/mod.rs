@@ -66,11 +66,11 @@ mod tests;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use tailwater_ports::frame::{ETHERNET_HEADER, MacAddr};
 use tailwater_ports::{Attachment, Port};
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::ring::FrameBuffer;
 use tailwater_shm::{Clock, Cycles};
+use tailwater_wire::{ETHERNET_HEADER, MacAddr};
 
 use crate::bounds::bounds;
 use crate::capture::{Captures, Point};

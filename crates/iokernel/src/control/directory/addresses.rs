@@ -6,8 +6,7 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
-
-use tailwater_ports::frame::MacAddr;
+use tailwater_wire::MacAddr;
 
 use super::{Directory, Entry, Place, Refusal};
 

@@ -20,7 +20,7 @@ mod returning;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use tailwater_ports::frame::MacAddr;
+use tailwater_wire::MacAddr;
 
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{Instance, MAX_NAME, Register};

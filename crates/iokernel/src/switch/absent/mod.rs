@@ -42,14 +42,13 @@ mod tests;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
-use tailwater_ports::frame::MacAddr;
-use tailwater_ports::resolution::{Resolution, resolution, resolved};
 use tailwater_ports::{Attachment, KEPT_S, MOST_KEPT, Port};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::account::Account;
 use tailwater_shm::ring::ReserveError;
 use tailwater_shm::{Clock, Cycles};
-use tailwater_wire::Checksums;
+use tailwater_wire::resolution::{Resolution, resolution, resolved};
+use tailwater_wire::{Checksums, MacAddr};
 
 use super::Switch;
 use super::check::Heading;
@@ -409,8 +408,8 @@ impl Switch {
                 let Some(mac) = self.absent.station(target, (&self.macs, &self.ips), now) else { return };
                 if !self.absent.may_answer(origin, now) {
                     world.stats.switch.absent_limited.add(1);
-                } else if let Some(frame) = resolved(target, mac, (by, station)) {
-                    self.send_answer(origin, frame, world, lender, now);
+                } else if let Some(answer) = resolved(target, mac, (by, station)) {
+                    self.send_answer(origin, answer.to_vec(), world, lender, now);
                 }
             }
             Some(Resolution::Claim(ip)) if matches!(origin, Origin::Port(_)) => self.absent.forget(ip),
