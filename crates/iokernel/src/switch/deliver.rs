@@ -125,7 +125,7 @@ impl Switch {
         now: Cycles,
     ) -> Delivery {
         let unserved = match world.runtimes.get_mut(id) {
-            Some(runtime) if !runtime.doomed => {
+            Some(runtime) if !runtime.ending => {
                 let unserved = runtime.groups.is_unserved();
                 // Before a kthread is woken for the frame.
                 if runtime.guard.is_some()
@@ -208,9 +208,17 @@ impl Switch {
                 Delivery::Full
             }
             Err(ReserveError::Lie(lie)) => {
-                world.doom(id, EndReason::IngressLie { kthread, lie });
+                world.mark_ended(id, EndReason::IngressLie { kthread, lie });
                 Delivery::Unknown
             }
+        }
+    }
+
+    /// Makes the records of the batch visible to the receivers.
+    #[inline(always)]
+    pub(super) fn uncork(&mut self, world: &mut World) {
+        while let Some(kthread) = self.corked.pop() {
+            world.runtimes.kthread_mut(kthread).ingress.uncork();
         }
     }
 

@@ -185,7 +185,7 @@ impl Switch {
                 Ok(None) => break,
                 Err(lie) => {
                     let kthread = sender.owner.index;
-                    world.doom(sender.owner.runtime, EndReason::EgressLie { kthread, lie });
+                    world.mark_ended(sender.owner.runtime, EndReason::EgressLie { kthread, lie });
                     break;
                 }
             };
