@@ -202,6 +202,9 @@ impl CongestionDetection {
         let (Some(account), Some(look)) = (view.ledger.account(runtime), view.obs.runtime(runtime)) else {
             return;
         };
+        if self.division.is_none() && account.is_barred() {
+            return;
+        }
         let Some(tracked) = self.runtimes.get_mut(runtime) else { return };
         let Found { work, waiting, unknown } = tracked.detector.look(look);
         (tracked.work, tracked.work_seen) = (work, event);
