@@ -5,11 +5,11 @@
 //! for as long as [`AdaptiveSpin`] says. Two rules hold whatever a program does with its timers:
 //!
 //! * **A known event ends a quiet time only when it is due.** Timers of runtimes and events of
-//! ports are known before. A quiet time that one of them ends is
-//! [foreseen](AdaptiveSpin::record_foreseen): polling for it was useless. An event that passed long
-//! before is not its end. A runtime without a core may keep a timer that is overdue; if that
-//! counted, the thread would learn to sleep after the shortest time, whatever the other programs
-//! do.
+//!   ports are known before. A quiet time that one of them ends is
+//!   [foreseen](AdaptiveSpin::record_foreseen): polling for it was useless. An event that passed
+//!   long before is not its end. A runtime without a core may keep a timer that is overdue; if that
+//!   counted, the thread would learn to sleep after the shortest time, whatever the other programs
+//!   do.
 //! * **An event that is too near to sleep gives others their share.** A sleep ends a
 //!   [`WakeLatency`] before the next known event, so there is none if that is nearer than two
 //!   margins. A program may keep an event so near at all times.
