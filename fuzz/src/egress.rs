@@ -14,7 +14,7 @@
 
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use tailwater_iokernel::fuzzing::{Arena, HOSTILE, KTHREADS, RING_BYTES, STATION, ip6_of};
-use tailwater_ports::frame::MacAddr;
+use tailwater_wire::MacAddr;
 
 /// Maximum number of steps in one run.
 const MAX_STEPS: usize = 256;

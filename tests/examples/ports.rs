@@ -10,11 +10,11 @@ use std::net::{Ipv4Addr, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::options::PortOptions;
 use tailwater_ports::{Context, Delivery, Inject, PORT_BUDGET, Port};
 use tailwater_shm::{Clock, clock};
 use tailwater_testkit::namespace::Namespace;
+use tailwater_wire::MacAddr;
 
 /// Length of one measurement.
 const SPAN: Duration = Duration::from_millis(250);

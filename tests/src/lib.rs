@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 use tailwater_iokernel::stats::StatsHandle;
 use tailwater_iokernel::{Config, IoKernel};
 use tailwater_iokernel_testing::wire::{self, Endpoint};
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::{Attachment, Port, memory};
 use tailwater_stats::HandoffKind;
 use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, eventually, socket_name, until};
+use tailwater_wire::MacAddr;
 
 /// Address of the test's own station on the IOKernel's network.
 pub const CLIENT: Endpoint =

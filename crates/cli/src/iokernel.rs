@@ -17,7 +17,7 @@ use clap::Args;
 use rustix::process::geteuid;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tailwater_host::Claims;
+use tailwater_host::CoreLocks;
 use tailwater_iokernel::config::CoreList;
 use tailwater_iokernel::{Config, Cores, End, Finding, IoKernel, Reloader, Start, Verdict, process_at};
 use tailwater_ports::options::PortOptions;
@@ -274,13 +274,13 @@ fn warn_of_grants(config: &Config) {
 }
 
 /// Claims the cores of this IOKernel; in a takeover those that the other one does not have.
-fn claim(args: &IokernelArgs, config: &Config, stop: &AtomicBool) -> anyhow::Result<Claims> {
+fn claim(args: &IokernelArgs, config: &Config, stop: &AtomicBool) -> anyhow::Result<CoreLocks> {
     let cores = Cores::detect(config)?;
     if !args.takeover {
-        return Ok(Claims::take(cores.numbers())?);
+        return Ok(CoreLocks::take(cores.numbers())?);
     }
     // Without an IOKernel there, the takeover fails.
-    let claims = Claims::take_beside(process_at(&config.socket, stop), cores.numbers());
+    let claims = CoreLocks::take_beside(process_at(&config.socket, stop), cores.numbers());
     anyhow::ensure!(!stop.load(Ordering::Relaxed), "interrupted; the IOKernel that runs goes on");
     Ok(claims?)
 }

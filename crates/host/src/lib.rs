@@ -11,7 +11,7 @@
 //! | [`control_groups`] | control groups that limit a process, and their CPU quotas |
 //! | `session` | the weight of a session ([`SessionWeight`]) |
 //! | `repair` | putting back what a crash has left ([`repair()`]) |
-//! | `claims` | locks of the cores that IOKernels use ([`Claims`]) |
+//! | `core_locks` | locks of the cores that IOKernels use ([`CoreLocks`]) |
 //! | `reserved_ports` | a range of ports that Linux gives to no connection of its own ([`ReservedPorts`]) |
 //! | `port_users` | which programs have sockets at a port ([`port_users()`]) |
 //! | `presence` | which cores Linux lets the process use at present ([`Presence`]) |
@@ -22,9 +22,9 @@
 #![forbid(unsafe_code)]
 
 mod batch_group;
-mod claims;
 mod clocks;
 pub mod control_groups;
+mod core_locks;
 pub mod own_file;
 mod port_users;
 mod presence;
@@ -35,8 +35,8 @@ mod session;
 mod undo;
 
 pub use batch_group::BatchGroup;
-pub use claims::{Claims, CoreClaimed};
 pub use clocks::{ClockSetter, clock_rates};
+pub use core_locks::{CoreClaimed, CoreLocks};
 pub use port_users::{is_port_used, port_users};
 pub use presence::Presence;
 pub use repair::{repair, repair_reserved_ports};

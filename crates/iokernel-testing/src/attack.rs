@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 use tailwater_iokernel::Grant;
-use tailwater_ports::frame::MacAddr;
 use tailwater_shm::control::{self, ClientMessage, ServerMessage};
 use tailwater_shm::layout::MAX_KTHREADS;
 use tailwater_shm::memory::Mapping;
+use tailwater_wire::MacAddr;
 
 use crate::kthread::Behaviour;
 use crate::roles::Hog;

@@ -10,13 +10,13 @@ use core::hint::spin_loop;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::Arc;
 use std::time::Duration;
-use tailwater_ports::frame::MacAddr;
 use tailwater_shm::control::Class;
 use tailwater_shm::layout::RuntimeEnds;
 use tailwater_shm::park::Sleep;
 use tailwater_shm::priority;
 use tailwater_shm::ring::{Consumer, FrameBuffer, Producer};
 use tailwater_shm::{Clock, Cycles, Generation, Grant, KthreadShared, NextOwner, clock};
+use tailwater_wire::MacAddr;
 
 use crate::shared::Shared;
 use crate::wire::Endpoint;

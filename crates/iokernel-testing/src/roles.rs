@@ -165,7 +165,7 @@ mod tests {
     use crate::kthread::raw_kthread;
     use crate::wire::{Endpoint, udp};
     use std::net::Ipv4Addr;
-    use tailwater_ports::frame::MacAddr;
+    use tailwater_wire::MacAddr;
 
     #[test]
     fn requests_for_whose_answers_there_is_no_room_are_answered_later() {

@@ -7,7 +7,6 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tailwater_ports::frame::MacAddr;
 use tailwater_shm::board::Board;
 use tailwater_shm::control::{
     self, Class, ClientMessage, ControlError, Instance, Register, ServerMessage, Welcome,
@@ -16,6 +15,7 @@ use tailwater_shm::layout::{Region, RegionError, RuntimeEnds, VERSION};
 use tailwater_shm::memory::{Mapping, MemoryError};
 use tailwater_shm::priority;
 use tailwater_shm::ring::Consumer;
+use tailwater_wire::MacAddr;
 
 use crate::kthread::{Behaviour, RawKthread, sleep_through};
 use crate::shared::Shared;
@@ -281,7 +281,7 @@ impl Drop for RawRuntime {
         // The registration ends first, so that no kthread waits for a core.
         self.connection = None;
         for index in 0..self.shared.region.spec().kthreads() {
-            self.shared.region.kthread(index).slot.rouse();
+            self.shared.region.kthread(index).slot.wake_again();
         }
         for thread in self.threads.drain(..) {
             // Fails only if the thread panicked, which it has printed itself.

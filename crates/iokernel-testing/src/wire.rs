@@ -2,9 +2,8 @@
 //! for their sender.
 
 use std::net::Ipv4Addr;
-use tailwater_wire::checksum;
-
-use tailwater_ports::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, MacAddr};
+use tailwater_wire::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4};
+use tailwater_wire::{MacAddr, checksum};
 
 /// Length of Ethernet, IPv4 and UDP headers.
 pub const UDP_HEADERS: usize = 42;

@@ -12,7 +12,7 @@ use rustix::fs::{Access, FileType, access, lstat};
 use rustix::process::geteuid;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use tailwater_host::Claims;
+use tailwater_host::CoreLocks;
 use tailwater_shm::control::{ControlError, Peer, dial};
 
 use crate::authority::{Account, Authority};
@@ -141,9 +141,9 @@ fn claims(config: &Config, cores: &Cores, start: Start, running: &Running) -> Fi
     // The one at the same socket would hand its cores over.
     let claims = match running {
         Running::At(_) => {
-            Claims::take_beside(process_at(&config.socket, &AtomicBool::new(false)), cores.numbers())
+            CoreLocks::take_beside(process_at(&config.socket, &AtomicBool::new(false)), cores.numbers())
         }
-        _ => Claims::take(cores.numbers()),
+        _ => CoreLocks::take(cores.numbers()),
     };
     let found = claims.map(|_| "no other one uses these cores".to_owned());
     Finding::new(subject, found.map_err(|claimed| claimed.to_string()))

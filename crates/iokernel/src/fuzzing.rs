@@ -8,7 +8,6 @@ use rustix::io::Errno;
 use rustix::thread::CpuSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::memory::{MemoryPeer, pair};
 use tailwater_ports::{Attachment, Port};
 use tailwater_sched::RuntimeId;
@@ -19,6 +18,7 @@ use tailwater_shm::priority::Rank;
 use tailwater_shm::ring::{Consumer, FrameBuffer};
 use tailwater_shm::trace::{Played, Recording};
 use tailwater_shm::{Clock, Cycles, Generation, Grant};
+use tailwater_wire::MacAddr;
 
 use crate::allocator::Allocator;
 use crate::config::Config;
@@ -144,7 +144,7 @@ impl Arena {
             self.world.collect_trace();
             self.read_trace();
         }
-        while let Some((id, reason)) = self.world.next_doomed() {
+        while let Some((id, reason)) = self.world.next_ended() {
             assert_eq!(id, HOSTILE_ID, "the honest runtime lost its registration: {reason}");
             self.switch.detach(id, &mut self.world);
             assert!(self.allocator.detach(&mut self.world, id, self.now).is_some());

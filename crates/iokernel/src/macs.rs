@@ -8,8 +8,7 @@
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashSet};
 use std::net::Ipv4Addr;
-
-use tailwater_ports::frame::MacAddr;
+use tailwater_wire::MacAddr;
 
 /// MAC addresses by the IPv4 addresses of programs; see the module documentation.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]

@@ -9,7 +9,6 @@ use rustix::fd::OwnedFd;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tailwater_host::SessionWeight;
-use tailwater_ports::frame::MacAddr;
 use tailwater_sched::ledger::{Class, RegisterError, RuntimeSpec};
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::control::{self, ControlError, Register};
@@ -17,11 +16,12 @@ use tailwater_shm::layout::{IoKernelEnds, Region};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::ring::{Consumer, LINE, Producer, RingLie};
 use tailwater_shm::trace::TraceReader;
-use tailwater_shm::{Cycles, Generation, Grant, KthreadShared, NextOwner, Slot, Version};
+use tailwater_shm::{Cycles, Generation, Grant, KthreadShared, NextOwner, Parker, Version};
 use tailwater_stats::{Counter, RuntimeCounters};
+use tailwater_wire::MacAddr;
 
 use crate::control::client::ClientSocket;
-use crate::control::directory::Place;
+use crate::control::directory::Assignment;
 use crate::control::process::Folder;
 use crate::firewall::{Direction, Guard, Ruling};
 use crate::stats::{FirewallStats, RuntimeStats, Stats};
@@ -135,8 +135,8 @@ pub(crate) struct Kthread {
     pub(crate) bound: Option<CoreId>,
     /// Consecutive grants it did not start on; each doubles the pause before the next.
     pub(crate) no_starts: u32,
-    /// [`Runtime::mark`] when it was lent a core.
-    pub(crate) mark: u64,
+    /// [`Runtime::fingerprint`] when it was lent a core.
+    pub(crate) fingerprint: u64,
     /// How Linux ranks its thread; `None` if that is not known.
     pub(crate) rank: Option<Rank>,
 }
@@ -152,7 +152,7 @@ pub(crate) struct RefusedCores {
 /// Frames that wait in the ingress ring of a kthread without waking its runtime: all that are in
 /// the ring.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Held {
+pub(crate) struct HeldAcks {
     pub(crate) kthread: u16,
     /// When they become work like other frames.
     pub(crate) until: Cycles,
@@ -197,9 +197,10 @@ pub(crate) struct Runtime {
     /// Its words as last read.
     pub(crate) cache: StatusCache,
     /// Sum of its words, as of the last look.
-    pub(crate) mark: u64,
-    /// The mark and its number of cores before the polling thread last announced that it sleeps.
-    pub(crate) noted: (u64, u64),
+    pub(crate) fingerprint: u64,
+    /// The fingerprint and its number of cores before the polling thread last announced that it
+    /// sleeps.
+    pub(crate) before_sleep: (u64, u64),
     /// Its firewall rules and rate limits, if there are any.
     pub(crate) guard: Option<Box<Guard>>,
     /// Counters of the rules that the guard was compiled from.
@@ -226,11 +227,11 @@ pub(crate) struct Runtime {
     /// of frames asks once.
     pub(crate) woken: bool,
     /// Frames that alone are no reason to lend it a core; `None` while it has one.
-    pub(crate) held: Option<Held>,
+    pub(crate) held: Option<HeldAcks>,
     /// Events about requests that it may still cause while no tracer is connected.
     pub(crate) claims: Claims,
     /// Set when the registration is about to end: nothing is delivered or granted any more.
-    pub(crate) doomed: bool,
+    pub(crate) ending: bool,
     /// The earlier instance of its program, which has the same address: frames for it that it
     /// passes on go there.
     pub(crate) earlier: Option<RuntimeId>,
@@ -238,8 +239,8 @@ pub(crate) struct Runtime {
 
 /// What a runtime is made from.
 pub(crate) struct Admission {
-    pub(crate) place: Place,
-    pub(crate) wish: Register,
+    pub(crate) place: Assignment,
+    pub(crate) request: Register,
     pub(crate) region: Region,
     pub(crate) ends: Vec<IoKernelEnds>,
     pub(crate) doorbell: OwnedFd,
@@ -255,22 +256,22 @@ pub(crate) struct Admission {
 impl Runtime {
     /// Returns a runtime with a newly initialised region and one thread per kthread.
     pub(crate) fn new(admission: Admission, tids: &[i32]) -> Box<Self> {
-        let Admission { place, wish, region, ends, doorbell, pid, user, socket, process, guard, rules } =
+        let Admission { place, request, region, ends, doorbell, pid, user, socket, process, guard, rules } =
             admission;
-        let Place { id, ip, ip6, mac, first_place, .. } = place;
-        let knows_board = knows_board(wish.version);
-        let count = wish.kthreads;
+        let Assignment { id, ip, ip6, mac, first_place, .. } = place;
+        let knows_board = knows_board(request.version);
+        let count = request.kthreads;
         let stats = Arc::new(RuntimeStats {
             id,
-            name: wish.name,
+            name: request.name,
             pid,
             ip,
             ip6,
             mac,
-            class: wish.class,
+            class: request.class,
             kthreads: count,
             threads: tids.to_vec(),
-            guaranteed: wish.guaranteed,
+            guaranteed: request.guaranteed,
             counters: RuntimeCounters::default(),
             classes: Some(region.class_reader()),
             queues: Some(region.queues()),
@@ -297,17 +298,17 @@ impl Runtime {
             generation: Generation::default(),
             bound: None,
             no_starts: 0,
-            mark: 0,
+            fingerprint: 0,
             rank: None,
         };
         let kthreads = (0..count).zip(ends).map(kthread).collect();
-        let class = match wish.class {
+        let class = match request.class {
             control::Class::LatencyCritical => Class::LatencyCritical,
             control::Class::BestEffort => Class::BestEffort,
         };
         Box::new(Self {
             id,
-            spec: RuntimeSpec { guaranteed: wish.guaranteed, max: count, kthreads: count, class },
+            spec: RuntimeSpec { guaranteed: request.guaranteed, max: count, kthreads: count, class },
             may_request: count,
             requested_outside: 0,
             requests: 0,
@@ -322,14 +323,14 @@ impl Runtime {
             socket,
             process,
             groups: FlowGroups::new(count),
-            ring_lines: wish.ring_bytes / LINE as u32,
+            ring_lines: request.ring_bytes / LINE as u32,
             key: None,
             tenant: TenantId::default(),
             waits_until: 0,
             refused_cores: RefusedCores::default(),
             cache: StatusCache::new(count),
-            mark: 0,
-            noted: (0, 0),
+            fingerprint: 0,
+            before_sleep: (0, 0),
             guard,
             rules,
             stats,
@@ -344,7 +345,7 @@ impl Runtime {
             next_timer: Cycles::MAX,
             woken: false,
             held: None,
-            doomed: false,
+            ending: false,
             earlier: None,
         })
     }
@@ -456,7 +457,7 @@ impl Runtimes {
     ///
     /// # Panics
     /// As [`Self::kthread`].
-    pub(crate) fn slot(&self, id: KthreadId) -> &Slot {
+    pub(crate) fn slot(&self, id: KthreadId) -> &Parker {
         &self.kthread(id).0.shared(id.index).slot
     }
 

@@ -19,7 +19,7 @@ const SPACING: Cycles = 8;
 pub(crate) struct Status {
     /// Sum of its words, times an odd number of its own: positions that only grow, for the most
     /// part, and what moves to another kthread changes the sum of all.
-    pub(crate) mark: u64,
+    pub(crate) fingerprint: u64,
     pub(crate) timer: Cycles,
     pub(crate) lost_wakes: u32,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Status {
 /// What looks sum up over the words of all kthreads of a runtime.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Sum {
-    pub(crate) mark: u64,
+    pub(crate) fingerprint: u64,
     pub(crate) earliest: Cycles,
     pub(crate) lost_wakes: u64,
 }
@@ -36,7 +36,7 @@ impl Sum {
     #[inline(always)]
     fn and(self, words: &Status) -> Self {
         Self {
-            mark: self.mark.wrapping_add(words.mark),
+            fingerprint: self.fingerprint.wrapping_add(words.fingerprint),
             earliest: self.earliest.min(words.timer),
             lost_wakes: self.lost_wakes + u64::from(words.lost_wakes),
         }
@@ -55,7 +55,7 @@ pub(crate) struct StatusCache {
 
 impl StatusCache {
     pub(crate) fn new(kthreads: u16) -> Self {
-        let unread = Status { mark: 0, timer: Cycles::MAX, lost_wakes: 0 };
+        let unread = Status { fingerprint: 0, timer: Cycles::MAX, lost_wakes: 0 };
         Self { words: vec![unread; kthreads.into()].into(), cursor: 0, not_before: 0 }
     }
 
@@ -85,7 +85,7 @@ impl StatusCache {
     }
 
     pub(crate) fn sum(&self) -> Sum {
-        self.words.iter().fold(Sum { mark: 0, earliest: Cycles::MAX, lost_wakes: 0 }, Sum::and)
+        self.words.iter().fold(Sum { fingerprint: 0, earliest: Cycles::MAX, lost_wakes: 0 }, Sum::and)
     }
 
     /// Marks the timers that have expired since they were read.

@@ -23,7 +23,7 @@ pub(crate) struct World {
     pub(crate) trace: Trace,
     /// Egress rings of kthreads that got a core and are not polled yet.
     pub(crate) arriving: Vec<Egress>,
-    doomed: Vec<(RuntimeId, EndReason)>,
+    ended: Vec<(RuntimeId, EndReason)>,
     prices: Prices,
 }
 
@@ -47,7 +47,7 @@ impl World {
             stats,
             trace: Trace::default(),
             arriving: Vec::new(),
-            doomed: Vec::new(),
+            ended: Vec::new(),
             prices,
         }
     }
@@ -114,26 +114,26 @@ impl World {
     }
 
     /// Marks a registration as ended: nothing is delivered or granted to it any more. The loop
-    /// takes it from [`Self::next_doomed`] and detaches it.
-    pub(crate) fn doom(&mut self, id: RuntimeId, reason: EndReason) {
+    /// takes it from [`Self::next_ended`] and detaches it.
+    pub(crate) fn mark_ended(&mut self, id: RuntimeId, reason: EndReason) {
         let Some(runtime) = self.runtimes.get_mut(id) else { return };
-        if !core::mem::replace(&mut runtime.doomed, true) {
-            self.doomed.push((id, reason));
+        if !core::mem::replace(&mut runtime.ending, true) {
+            self.ended.push((id, reason));
         }
     }
 
     /// Returns the registrations that are marked as ended and still attached.
-    pub(crate) fn doomed(&self) -> &[(RuntimeId, EndReason)] {
-        &self.doomed
+    pub(crate) fn ended(&self) -> &[(RuntimeId, EndReason)] {
+        &self.ended
     }
 
-    pub(crate) fn next_doomed(&mut self) -> Option<(RuntimeId, EndReason)> {
-        self.doomed.pop()
+    pub(crate) fn next_ended(&mut self) -> Option<(RuntimeId, EndReason)> {
+        self.ended.pop()
     }
 
     /// Returns whether neither a ring waits to be polled nor a registration to be ended.
     pub(crate) fn is_settled(&self) -> bool {
-        self.doomed.is_empty() && self.arriving.is_empty()
+        self.ended.is_empty() && self.arriving.is_empty()
     }
 
     /// Records the steps that kthreads have written about requests that are followed, if it is

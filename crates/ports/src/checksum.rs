@@ -8,8 +8,8 @@
 //! (except for one wrong checksum in 65535). Fragments are not changed: their checksum spans
 //! frames.
 
-use crate::frame::{ETHERNET_HEADER, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
-use tailwater_wire::{IPV6_HEADER, IpProtocol, Sum};
+use tailwater_wire::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use tailwater_wire::{ETHERNET_HEADER, IPV6_HEADER, IpProtocol, Sum};
 
 /// Returns the upper-layer protocol, the range of the addresses, and the range of the transport
 /// segment.

@@ -16,9 +16,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::{Duration, Instant};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Listen;
+use tailwater_wire::MacAddr;
+use tailwater_wire::frame::PREFIX_LEN6;
 
 use super::xdp::Follower;
-use crate::frame::{MacAddr, PREFIX_LEN6};
 use crate::sys::interface::Interface;
 
 /// Time between two looks.

@@ -4,9 +4,8 @@
 //! [`tap`] (a Linux network device), [`xdp`] (an interface through AF_XDP), [`pcap`] (a capture
 //! file), and [`fault`] (a bad network around another port); [`options`] builds them from words,
 //! [`publish`] names what Linux passes to programs behind a TAP device, and [`card`] reads what an
-//! interface can do. The load generator implements the trait in its own crate. Also what ports and
-//! the switch have in common: the formats ([`frame`], [`packet`], [`resolution`]), and for how long
-//! what was a program's is kept ([`KEPT_S`], [`MOST_KEPT`]).
+//! interface can do. The load generator implements the trait in its own crate. Also for how long
+//! ports and the switch keep what was a program's ([`KEPT_S`], [`MOST_KEPT`]).
 //!
 //! By the trait a port knows nothing about runtimes, cores or rings: it passes frames to the switch
 //! through [`Inject`] and receives frames through [`Port::transmit`]. Beside it the control thread
@@ -24,7 +23,7 @@
 //!
 //! ```
 //! use std::net::Ipv4Addr;
-//! use tailwater_ports::frame::MacAddr;
+//! use tailwater_wire::MacAddr;
 //! use tailwater_ports::{Attachment, Context, Inject, Port, PortError};
 //! use tailwater_shm::Cycles;
 //!
@@ -65,15 +64,12 @@
 pub mod card;
 mod checksum;
 pub mod fault;
-pub mod frame;
 mod grammar;
 mod interface;
 pub mod memory;
 pub mod options;
-pub mod packet;
 pub mod pcap;
 pub mod publish;
-pub mod resolution;
 mod sys;
 pub mod tap;
 mod tap_offload;
@@ -81,11 +77,11 @@ pub mod xdp;
 
 pub use interface::PortInterface;
 
-use crate::frame::MacAddr;
 use rustix::fd::{BorrowedFd, OwnedFd};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use tailwater_shm::{Clock, Cycles};
+use tailwater_wire::MacAddr;
 
 /// Maximum number of frames that a port may inject per [`Port::poll`], so that no port starves the
 /// rest of the loop.

@@ -144,9 +144,9 @@ impl Port for MemoryPort {
 pub(crate) mod tests {
     use super::*;
     use crate::Delivery;
-    use crate::frame::MacAddr;
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     use std::net::Ipv4Addr;
+    use tailwater_wire::MacAddr;
 
     /// A switch that keeps all frames.
     pub(crate) struct Recorder(pub(crate) Vec<Vec<u8>>);

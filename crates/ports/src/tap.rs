@@ -20,12 +20,12 @@ use std::net::Ipv4Addr;
 use std::str::FromStr;
 use tailwater_shm::Cycles;
 use tailwater_shm::ring::MAX_FRAME;
-use tailwater_wire::IpProtocol;
+use tailwater_wire::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PREFIX_LEN6};
+use tailwater_wire::{IpProtocol, MacAddr};
 
 use super::grammar::{OptionError, value, words};
 use super::tap_offload::{Cutter, HEADER, Joiner, MAX_READ, Taken};
 use super::{Attachment, Context, Inject, Port, PortError, PortInterface, STOP_FIRST};
-use crate::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddr, PREFIX_LEN6};
 use crate::sys::interface::{Interface, MAX_NAME};
 use crate::sys::tap::{Kind, is_in_use_as, is_tap, open_tap, set_segments};
 

@@ -19,7 +19,7 @@ use crate::records::runtime::{Injected, Runtime};
 use crate::records::stacks::StackPool;
 use crate::thread::{self, Options, panics};
 use crate::verbs::{credentials, hooks, overflow, preempt, quantum, ready, worker};
-use crate::{alloc, blocking, debug, exit, ingress, mutex_protocol};
+use crate::{alloc, blocking, debug, exit, mutex_protocol};
 use core::sync::atomic::{AtomicBool, Ordering};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -160,7 +160,7 @@ fn start_network(config: &Config, connection: Option<&Connection>) -> Result<(),
         None => StartError::Config(ConfigError::Network { source: Box::new(error) }),
     })?;
     net::use_ports(connection.and_then(Connection::outgoing));
-    hooks::install(hooks::Network { take_frames: ingress::take_frames, prune_timers: net::put_off_timers });
+    hooks::install(hooks::Network { take_frames: net::take_frames, prune_timers: net::put_off_timers });
     Ok(())
 }
 

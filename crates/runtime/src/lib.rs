@@ -125,8 +125,6 @@ mod exit;
 #[cfg(all(feature = "future", not(loom)))]
 pub mod future;
 #[cfg(not(loom))]
-mod ingress;
-#[cfg(not(loom))]
 #[doc(hidden)]
 pub mod internals;
 #[cfg(all(feature = "libc-waits", not(loom)))]

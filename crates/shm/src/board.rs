@@ -3,8 +3,8 @@
 //! A memory file of the IOKernel's for each user, mapped by all programs of that user, for reading
 //! only: a word for each kthread, its [`Place`]. All words are zero for ever, and no program reads
 //! them: they are names at which kthreads sleep. A kthread that waits for a core sleeps at two
-//! words at once (futex_waitv(2)), that of its own [`Slot`](crate::park::Slot), which the IOKernel
-//! wakes, and that of its place. The request to cede names the place of the next owner
+//! words at once (futex_waitv(2)), that of its own [`Parker`](crate::park::Parker), which the
+//! IOKernel wakes, and that of its place. The request to cede names the place of the next owner
 //! ([`NextOwner::AtBoard`](crate::NextOwner)), and the kthread that cedes wakes it there. Both are
 //! bound to the same core, so that the wake is no interrupt between cores: on a 2-vCPU VM it takes
 //! 1 us, and one by the IOKernel 7 to 40.

@@ -45,7 +45,7 @@
 use crate::classes::{ClassPage, ClassReader};
 use crate::grant::{GrantWord, StateWord};
 use crate::memory::{self, Mapping, MemoryError};
-use crate::park::Slot;
+use crate::park::Parker;
 use crate::ring::{Consumer, Line, MAX_LINES, MIN_LINES, Producer, RingMemory, TailWord};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::trace::buffer::Slots;
@@ -127,7 +127,7 @@ pub struct StatusLine {
     /// [`IN_SCHEDULER`], [`IN_THREAD`] or [`IN_STACK`], while the kthread holds a core and is not
     /// idle; other values count as [`IN_SCHEDULER`]. For the account of cores only.
     pub doing: AtomicU32,
-    /// Wakes that the kthread was sent and did not get; see [`Slot`].
+    /// Wakes that the kthread was sent and did not get; see [`Parker`].
     pub lost_wakes: AtomicU32,
     /// Cores that the runtime requests: one byte per priority, priority 0 in the lowest. Counts for
     /// the runtime, published in kthread 0's line.
@@ -252,7 +252,7 @@ pub struct KthreadShared {
     /// Written by the kthread, sampled by the IOKernel.
     pub turn: TurnLine,
     /// Where the kthread sleeps. Written by it and by the IOKernel, which wakes it.
-    pub slot: Slot,
+    pub slot: Parker,
 }
 
 impl KthreadShared {
@@ -284,7 +284,7 @@ impl KthreadShared {
                 quantum_ns: AtomicU64::new(0),
                 _rest: core::array::from_fn(|_| AtomicU64::new(0)),
             },
-            slot: Slot::new(),
+            slot: Parker::new(),
         }
     }
 

@@ -9,7 +9,7 @@
 //! * [`park`]: the futex words on which kthreads sleep;
 //! * [`board`]: the words at which the kthread that cedes a core wakes the next owner;
 //! * [`account`]: what was used, and when it is paid;
-//! * [`patience`]: how long either side polls before it sleeps;
+//! * [`adaptive_spin`]: how long either side polls before it sleeps;
 //! * [`priority`]: the scheduling parameters of kthreads, so that Linux does not delay their
 //!   hand-offs;
 //! * [`memory`]: sealed memory files and their mappings;
@@ -34,15 +34,16 @@
 compile_error!("Tailwater runs on x86-64 Linux only: build with --target x86_64-unknown-linux-gnu");
 
 pub mod account;
+pub mod adaptive_spin;
 pub mod board;
 pub mod classes;
 pub mod clock;
 pub mod control;
+mod errno;
 pub mod grant;
 pub mod layout;
 pub mod memory;
 pub mod park;
-pub mod patience;
 pub mod priority;
 pub mod ring;
 pub mod sync;
@@ -50,7 +51,8 @@ pub mod trace;
 pub mod version;
 
 pub use clock::{Clock, Cycles};
+pub use errno::last_error;
 pub use grant::{Generation, Grant, GrantWord, KthreadState, NextOwner, StateWord};
 pub use layout::{KthreadShared, RegionSpec};
-pub use park::Slot;
+pub use park::Parker;
 pub use version::Version;

@@ -7,7 +7,7 @@
 //!
 //! # Awake or asleep
 //! A kthread that has just ceded its core either sleeps, or first yields to its successor
-//! ([`Slot::let_successor_run`]), at most as often as [`yields`](crate::priority::yields) returns
+//! ([`Parker::let_successor_run`]), at most as often as [`yields`](crate::priority::yields) returns
 //! for its class, the ranks, its last wait and whether the successor sleeps. If it gets the core
 //! back soon, it needs no wake. On three kinds of 2-vCPU VM a switch between two processes takes
 //! 0.6 to 2 us by `sched_yield`; a wake by the IOKernel, from another core, is an interrupt, which
@@ -19,7 +19,7 @@
 //! # Crash and lie
 //! A program that resets its own words, moves its own sleepers or wakes them keeps its own kthreads
 //! from starting, or starts them without need. The IOKernel repeats the wake of a kthread that does
-//! not start ([`Slot::rouse`]), which wakes one thread at most and never waits.
+//! not start ([`Parker::wake_again`]), which wakes one thread at most and never waits.
 //!
 //! A kthread sleeps for [`BACKSTOP`] at most and then reads its grant again. If the IOKernel had
 //! repeated a wake for milliseconds by then, it is a *lost wake*: none is known to be possible, and
@@ -37,7 +37,7 @@
 //! a fence, at least one is seen by the other side.
 //!
 //! Nor is one at the board. The IOKernel writes the grant and adds to the word
-//! ([`Slot::announce`]) before it asks for the core that the kthread is to get; the kthread that
+//! ([`Parker::announce`]) before it asks for the core that the kthread is to get; the kthread that
 //! cedes wakes it after that. The sleeper's wait begins at the board and then compares its word, in
 //! this order: a wait that finds the old word was at the board before the addition, and so before
 //! the wake.
@@ -66,7 +66,7 @@ const ASLEEP_AT_BOARD: u32 = 2;
 /// One kthread's parking place, on its own cache line.
 #[repr(C, align(64))]
 #[derive(Debug)]
-pub struct Slot {
+pub struct Parker {
     word: AtomicU32,
     asleep: AtomicU32,
     #[cfg(loom)]
@@ -85,7 +85,7 @@ pub enum Sleep {
     WakeLost,
 }
 
-impl Slot {
+impl Parker {
     /// Returns a slot without a wake.
     #[cfg_attr(loom, allow(clippy::new_without_default))]
     pub fn new() -> Self {
@@ -238,7 +238,7 @@ impl Slot {
 
     /// As [`wake`](Self::wake), whatever the slot contains: for a slot that its program may have
     /// tampered with. Always a system call.
-    pub fn rouse(&self) {
+    pub fn wake_again(&self) {
         // Release: pairs with `ticket`.
         self.word.fetch_add(1, Ordering::Release);
         self.futex_wake();
@@ -253,7 +253,7 @@ impl Slot {
     }
 }
 
-impl Default for Slot {
+impl Default for Parker {
     fn default() -> Self {
         Self::new()
     }
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn a_wake_between_ticket_and_wait_is_not_lost() {
-        let slot = Slot::new();
+        let slot = Parker::new();
         let ticket = slot.ticket();
         slot.wake();
         assert_eq!(slot.wait(ticket, Some(PATIENCE)), Sleep::Ended);
@@ -276,7 +276,7 @@ mod tests {
 
     /// Returns how a sleep ends whose word is counted up by `wakes`, without a wake.
     fn sleep_through(wakes: u32) -> Sleep {
-        let slot = Slot::new();
+        let slot = Parker::new();
         let sleep = std::thread::scope(|s| {
             let sleeper = s.spawn(|| {
                 let ticket = slot.ticket();
@@ -305,12 +305,12 @@ mod tests {
 
     #[test]
     fn a_time_that_passes_although_its_wake_was_repeated_is_a_lost_wake() {
-        let slot = Slot::new();
+        let slot = Parker::new();
         assert_eq!(slot.wait(slot.ticket(), Some(Duration::from_millis(1))), Sleep::TimedOut);
         let late = Duration::from_micros(60);
-        assert_eq!(Slot::judge(REPEATED, late), Sleep::WakeLost);
-        assert_eq!(Slot::judge(REPEATED - 1, late), Sleep::Ended);
-        assert_eq!(Slot::judge(REPEATED, PROMPT), Sleep::Ended, "they may all have come since");
+        assert_eq!(Parker::judge(REPEATED, late), Sleep::WakeLost);
+        assert_eq!(Parker::judge(REPEATED - 1, late), Sleep::Ended);
+        assert_eq!(Parker::judge(REPEATED, PROMPT), Sleep::Ended, "they may all have come since");
     }
 
     #[test]
@@ -331,10 +331,10 @@ mod tests {
     fn a_kthread_at_the_board_is_woken_there_and_at_its_word() {
         let Some(board) = board() else { return };
         let place = Place::new(7).unwrap();
-        let wakes: [fn(&Slot, &Board, Place); 3] =
-            [|_, board, place| board.wake(place), |slot, _, _| slot.wake(), |slot, _, _| slot.rouse()];
+        let wakes: [fn(&Parker, &Board, Place); 3] =
+            [|_, board, place| board.wake(place), |slot, _, _| slot.wake(), |slot, _, _| slot.wake_again()];
         for wake in wakes {
-            let slot = Slot::new();
+            let slot = Parker::new();
             std::thread::scope(|s| {
                 let sleeper = s.spawn(|| slot.wait_at_board(slot.ticket(), &board, place, PATIENCE));
                 // Again where it came before the sleep.
@@ -353,7 +353,7 @@ mod tests {
     #[test]
     fn an_announcement_between_ticket_and_wait_ends_the_wait_at_the_board() {
         let Some(board) = board() else { return };
-        let (slot, place) = (Slot::new(), Place::new(0).unwrap());
+        let (slot, place) = (Parker::new(), Place::new(0).unwrap());
         let ticket = slot.ticket();
         slot.announce();
         assert_eq!(slot.wait_at_board(ticket, &board, place, PATIENCE), Sleep::Ended);
@@ -365,7 +365,7 @@ mod tests {
     fn sleepers_that_are_moved_off_the_board_are_woken_at_their_word() {
         use rustix::thread::futex;
         let Some(board) = board() else { return };
-        let (slot, place, elsewhere) = (Slot::new(), Place::new(1).unwrap(), AtomicU32::new(0));
+        let (slot, place, elsewhere) = (Parker::new(), Place::new(1).unwrap(), AtomicU32::new(0));
         std::thread::scope(|s| {
             let sleeper = s.spawn(|| slot.wait_at_board(slot.ticket(), &board, place, PATIENCE));
             // SAFETY: the word lives as long as the board.
@@ -382,7 +382,7 @@ mod tests {
 
     #[test]
     fn a_sleeper_is_woken_after_the_condition_is_published() {
-        let shared = Arc::new((Slot::new(), AtomicBool::new(false)));
+        let shared = Arc::new((Parker::new(), AtomicBool::new(false)));
         let sleeper = std::thread::spawn({
             let shared = Arc::clone(&shared);
             move || loop {

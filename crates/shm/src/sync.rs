@@ -18,7 +18,7 @@ pub fn spin_hint() {
     loom::thread::yield_now();
 }
 
-/// The kernel's part of [`crate::park::Slot`], for loom: a queue of sleepers behind a lock, and a
+/// The kernel's part of [`crate::park::Parker`], for loom: a queue of sleepers behind a lock, and a
 /// word compared under it (futex(2): "atomic with respect to other futex operations on the same
 /// word").
 #[cfg(loom)]

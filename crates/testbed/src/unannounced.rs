@@ -15,9 +15,9 @@ use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::time::{
     Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
 };
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::{Account, Attachment, Context, Inject, Port, PortError};
 use tailwater_shm::{Clock, Cycles, clock};
+use tailwater_wire::MacAddr;
 
 /// Shortest time for which a timer is set: zero would stop it.
 const SOON_NS: u64 = 1;

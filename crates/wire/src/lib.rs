@@ -4,7 +4,8 @@
 //! the Internet checksum, and every rule about a single packet that needs no other state. Keeps
 //! nothing and does not decide which host or socket a packet is for. The runtime's stack, the
 //! IOKernel's switch, the load generator and the fuzz targets all read and write packets through
-//! it.
+//! it. Hosts use the headers; a switch, a firewall and ports, which see the packets of others, read
+//! as much as they need through [`packet`], [`resolution`] and [`frame`].
 //!
 //! # Contract of every parser
 //! * It is total: any bytes yield a view or a [`WireError`]. It does not panic or read past the
@@ -40,6 +41,7 @@ pub mod arp;
 pub mod checksum;
 pub mod error;
 pub mod ethernet;
+pub mod frame;
 pub mod headers;
 pub mod icmp;
 pub mod icmpv6;
@@ -47,6 +49,8 @@ pub mod ip;
 pub mod ipv4;
 pub mod ipv6;
 mod layout;
+pub mod packet;
+pub mod resolution;
 pub mod tcp;
 pub mod udp;
 

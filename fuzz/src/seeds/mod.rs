@@ -7,7 +7,6 @@ use crate::receive::{MAC, ip, ip6};
 use std::net::Ipv6Addr;
 use tailwater_iokernel::fuzzing::{HONEST, HOSTILE, STATION};
 use tailwater_iokernel_testing::wire::{self, Endpoint};
-use tailwater_ports::frame::MacAddr;
 use tailwater_shm::control::{
     Class, ClientMessage, CoreRequest, Instance, Ipv6Place, Register, ServerMessage, Welcome,
 };
@@ -15,6 +14,7 @@ use tailwater_shm::layout::VERSION;
 use tailwater_tcp::Seq;
 use tailwater_tcp::fuzzing::fast_open_cookie;
 use tailwater_tcp::segment::{FastOpen, Flags, Header, Options, SackBlock, Timestamps};
+use tailwater_wire::MacAddr;
 use tailwater_workload::spin::{Reply, Request};
 
 /// Returns the seeds of a target: name of the file, contents.

@@ -12,12 +12,12 @@ use std::time::{Duration, Instant};
 use tailwater_iokernel_testing::roles::Echo;
 use tailwater_iokernel_testing::wire::{self, Endpoint};
 use tailwater_iokernel_testing::{Behaviour, RawKthread, RawRuntime, RawSpec, Step};
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::options::PortOptions;
 use tailwater_shm::clock;
 use tailwater_testkit::namespace::Namespace;
 use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, eventually, socket_name, until};
 use tailwater_tests::{Bench, Role, StopOnDrop, turn, wait_for_predecessor};
+use tailwater_wire::MacAddr;
 
 use crate::takeover_xdp::maps_bound_sockets;
 use crate::two_machines::{two_namespaces, xdp_works};

@@ -9,7 +9,6 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::process::Command;
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::options::PortOptions;
 use tailwater_ports::{Context, Delivery, Inject, PORT_BUDGET, Port};
 use tailwater_shm::{Clock, clock};
@@ -18,6 +17,7 @@ use tailwater_testkit::{
     PATIENCE, Program, binary, cpu_numbers, eventually, has_two_cpus, socket_name, until,
 };
 use tailwater_tests::{Role, turn, wait_for_predecessor};
+use tailwater_wire::MacAddr;
 
 use crate::two_machines::{two_namespaces, xdp_works};
 

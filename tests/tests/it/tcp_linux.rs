@@ -11,14 +11,13 @@ use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use tailwater_iokernel::Config;
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::tap::TapPort;
 use tailwater_ports::{Context, Port};
 use tailwater_shm::Clock;
 use tailwater_testkit::{PATIENCE, eventually, run, until};
 use tailwater_tests::tap::{HOST, bench_with_tap, in_tap_namespace, settled_ip6};
 use tailwater_tests::{Bench, Role, stream};
-use tailwater_wire::{Sum, checksum};
+use tailwater_wire::{MacAddr, Sum, checksum};
 
 /// Bytes of a bulk transfer: many windows.
 const BULK: u64 = 24 << 20;

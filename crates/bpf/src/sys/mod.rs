@@ -15,6 +15,7 @@ pub mod tracepoint;
 use core::ffi::{c_int, c_long};
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
+use tailwater_shm::last_error;
 
 use crate::disassembly::disassemble;
 
@@ -59,10 +60,6 @@ fn bpf<T>(command: c_int, attributes: &mut T) -> Result<c_long, Errno> {
         libc::syscall(libc::SYS_bpf, command, core::ptr::from_mut(attributes), size_of::<T>() as u32)
     };
     if result >= 0 { Ok(result) } else { Err(last_error()) }
-}
-
-fn last_error() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::INVAL)
 }
 
 fn descriptor(number: c_long) -> OwnedFd {

@@ -11,12 +11,13 @@
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use tailwater_shm::last_error;
 
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::param::page_size;
 
-use super::{last_error, make_map};
+use super::make_map;
 
 const MAP_TYPE_RINGBUF: u32 = 27;
 /// In the length of a record (linux/bpf.h): it is being written; it is to be skipped.

@@ -4,9 +4,8 @@ use core::hint::spin_loop;
 use std::net::Ipv4Addr;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
-use tailwater_ports::frame::MacAddr;
 use tailwater_shm::{Cycles, clock};
-use tailwater_wire::checksum;
+use tailwater_wire::{MacAddr, checksum};
 
 use crate::kthread::{Behaviour, RawKthread, Step};
 use crate::wire::{Endpoint, UDP_HEADERS, udp};

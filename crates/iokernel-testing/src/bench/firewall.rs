@@ -7,8 +7,8 @@ use tailwater_iokernel::firewall::{
     Action, Direction, FirewallConfig, Guard, PortRange, Prefix, Protocol, Rule, Ruling,
 };
 use tailwater_iokernel::stats::FirewallStats;
-use tailwater_ports::frame::MacAddr;
 use tailwater_shm::{Clock, clock};
+use tailwater_wire::MacAddr;
 
 use crate::wire::{Endpoint, udp};
 

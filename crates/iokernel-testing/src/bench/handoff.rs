@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::{Attachment, memory};
 use tailwater_shm::clock;
 use tailwater_stats::{HandoffKind, SharedHistogram};
+use tailwater_wire::MacAddr;
 
 use super::baseline::Baseline;
 use super::common::{BenchError, Running, histogram, quantile_us, wait_for};

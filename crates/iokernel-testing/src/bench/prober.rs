@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::{Attachment, Context, Inject, Port, PortError};
 use tailwater_shm::{Clock, Cycles, clock};
+use tailwater_wire::MacAddr;
 
 use super::common::{BenchError, PATIENCE};
 use crate::wire::{Endpoint, UDP_HEADERS, answer_arp, arp_request, udp};

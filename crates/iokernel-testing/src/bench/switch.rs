@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use tailwater_ports::frame::MacAddr;
 use tailwater_shm::ring::Consumer;
 use tailwater_shm::{Clock, Cycles, clock};
 use tailwater_testkit::Program;
+use tailwater_wire::MacAddr;
 
 use super::common::{BenchError, Running, histogram, quantile_us, wait_for};
 use super::prober::{Handle, Probe, prober};

@@ -220,7 +220,7 @@ impl tailwater_iokernel_testing::Behaviour for Flood {
     fn step(&mut self, k: &mut tailwater_iokernel_testing::RawKthread) -> tailwater_iokernel_testing::Step {
         let spoofed = crate::common::STATION;
         let to = tailwater_iokernel_testing::wire::Endpoint {
-            mac: tailwater_ports::frame::MacAddr::derived(self.target),
+            mac: tailwater_wire::MacAddr::derived(self.target),
             ip: self.target,
             port: 7,
         };

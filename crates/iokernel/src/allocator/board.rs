@@ -12,7 +12,7 @@
 use tailwater_sched::KthreadId;
 use tailwater_sched::ledger::Class;
 use tailwater_shm::board::Place;
-use tailwater_shm::{Cycles, NextOwner, Slot};
+use tailwater_shm::{Cycles, NextOwner, Parker};
 
 use super::Allocator;
 use super::phase::Phase;
@@ -69,12 +69,12 @@ impl Allocator {
 
     /// Wakes a kthread that has got a core, if it sleeps.
     pub(super) fn wake(&self, world: &mut World, id: KthreadId, now: Cycles) {
-        self.wake_by(Slot::wake, world, id, now);
+        self.wake_by(Parker::wake, world, id, now);
     }
 
     /// Wakes a kthread that has got a core and not started, whatever its slot contains.
-    pub(super) fn rouse(&self, world: &mut World, id: KthreadId, now: Cycles) {
-        self.wake_by(Slot::rouse, world, id, now);
+    pub(super) fn wake_again(&self, world: &mut World, id: KthreadId, now: Cycles) {
+        self.wake_by(Parker::wake_again, world, id, now);
     }
 
     /// Wakes a kthread, and charges the wake of a best-effort one. Linux keeps all sleepers on
@@ -82,7 +82,7 @@ impl Allocator {
     /// with a thousand threads in futex_waitv(2) can make a wake of 1.2 us take up to a millisecond
     /// (2-vCPU VM). The sleepers may belong to another program, so services are exempt.
     #[inline]
-    fn wake_by(&self, wake: impl FnOnce(&Slot), world: &mut World, id: KthreadId, now: Cycles) {
+    fn wake_by(&self, wake: impl FnOnce(&Parker), world: &mut World, id: KthreadId, now: Cycles) {
         let slot = world.runtimes.slot(id);
         if self.class_of(id.runtime) == Class::LatencyCritical {
             return wake(slot);

@@ -65,7 +65,7 @@ impl Allocator {
     }
 
     fn handle(&mut self, world: &mut World, event: Event, now: Cycles) {
-        for &(id, _) in world.doomed() {
+        for &(id, _) in world.ended() {
             self.observation.set_on_hold(id, true);
         }
         let mut actions = core::mem::take(&mut self.actions);

@@ -1,26 +1,51 @@
 //! The look at the queues of runtimes, as their status words describe them.
 //!
-//! Owns the 5 us look: which runtimes are looked at, and what follows. [`words`] reads the words of
-//! one. Bounded whatever programs write: runtimes with cores are always looked at, in part; of the
+//! Owns the 5 us look: which runtimes are looked at, which words are read of each, and what
+//! follows; [`status_cache`](crate::status_cache) keeps the words beside the policy's observation.
+//! Bounded whatever programs write: runtimes with cores are always looked at, in part; of the
 //! others as many as fit into [1 us](super::phase::Bounds::cold_look), in turn.
+//!
+//! # What is read of a runtime
+//! A program can rewrite its words all the time, and then each read is a cache miss (50 to 100 ns
+//! for each of a kthread's two lines). So at a look in part
+//!
+//! - the kthreads that hold cores are read each time: theirs are the words that change;
+//! - of the others, if the runtime has more than [`WHOLE`] kthreads, up to
+//!   [`SLICE`](crate::status_cache::SLICE) in turn, and with them up to [`WAITING`] at which
+//!   something may wait: it did when they were last read, or frames were put into their rings
+//!   since. After a slice that took a time `c`, the next one comes after `SPACING` times `c`, which
+//!   is the next look if the lines are in the cache.
+//!
+//! The policy compares a look with the previous one to find work that waits. Slices of a runtime
+//! with cores are read only at looks after which the policy runs: one read at another look would be
+//! compared with nothing, and would put off the next one.
+//!
+//! So the words of a kthread without a core are as of a look up to `kthreads / SLICE` slices ago,
+//! and the observation says that this look left it out. Both ends of a queue are as of one reading:
+//! a later tail beside an earlier head would show work that other kthreads of the program have
+//! taken. A timer found once is known from then on. The fingerprint, the earliest timer and the
+//! lost wakes are sums over the words of all kthreads, each as last read. A whole look, before the
+//! polling thread sleeps and before a verdict, is up to date; one before a verdict is charged to
+//! the program.
 
 use core::sync::atomic::Ordering;
 use tailwater_sched::alloc::{KthreadLook, Requests, RuntimeLook};
-use tailwater_sched::ledger::Class;
+use tailwater_sched::ledger::{Account as LedgerAccount, Class};
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::layout::TAKES_REQUESTS;
 use tailwater_shm::{Cycles, KthreadState};
 
 use super::decide::Event;
 use super::phase::Phase;
-use super::words;
 use super::{Allocator, holders};
 use crate::runtime::Runtime;
-use crate::status_cache::{Sum, WHOLE};
+use crate::status_cache::{Status, Sum, WHOLE};
 use crate::tenant::Work;
 use crate::world::{Lender, World};
 
-/// Factor of the requests for cores in a mark: no position changes by as much when they do.
+/// Maximum number of others read with a slice because something may wait there.
+pub(super) const WAITING: usize = 4;
+/// Factor of the requests for cores in a fingerprint: no position changes by as much when they do.
 const REQUESTS: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The kthreads and runtimes that a look reads.
@@ -119,6 +144,8 @@ impl Allocator {
                 // A runtime that is left alone: its frames wait for that, and its doorbell may be
                 // muted.
                 self.note_time(world.runtimes.get(id).map(|runtime| runtime.waits_until), now);
+            } else if extent != Extent::Whole && self.is_barred(id) {
+                continue;
             } else if !is_over {
                 let began = *began.get_or_insert_with(self.stopwatch);
                 self.end_refusals(world, id, now);
@@ -133,6 +160,13 @@ impl Allocator {
             }
         }
         self.cursor = next;
+    }
+
+    /// Returns whether the words of the runtime make no difference for now: it can be lent no core,
+    /// and its requests change the share of no other. Sixteen programs whose kthreads are all
+    /// withdrawn made a look twelve times as long.
+    fn is_barred(&self, id: RuntimeId) -> bool {
+        !self.policy.takes_requests() && self.ledger.account(id).is_some_and(LedgerAccount::is_barred)
     }
 
     /// Records when a timer of a runtime without a core is due. A timer that is due already counts
@@ -153,7 +187,7 @@ impl Allocator {
         for &id in self.ledger.runtimes() {
             let cores = self.cores_held(id);
             if let Some(runtime) = world.runtimes.get_mut(id) {
-                runtime.noted = (runtime.mark, cores);
+                runtime.before_sleep = (runtime.fingerprint, cores);
             }
         }
     }
@@ -168,12 +202,12 @@ impl Allocator {
         }
         self.look_for_verdict(world, id, now);
         let cores = self.cores_held(id);
-        world.runtimes.get(id).is_some_and(|runtime| runtime.noted != (runtime.mark, cores))
+        world.runtimes.get(id).is_some_and(|runtime| runtime.before_sleep != (runtime.fingerprint, cores))
     }
 
     /// Returns how many cores the runtime has or is promised, including those being given up.
     pub(super) fn cores_held(&self, id: RuntimeId) -> u64 {
-        self.ledger.account(id).map_or(0, tailwater_sched::ledger::Account::held).into()
+        self.ledger.account(id).map_or(0, LedgerAccount::held).into()
     }
 
     /// Copies all status words of one runtime into the observation, for a verdict on what the
@@ -219,7 +253,7 @@ impl Allocator {
         let watch = (self.stopwatch, self.bounds.kthread_look);
         let sum = read_words(runtime, &mut look.kthreads, (extent, part), watch, now);
         runtime.next_timer = runtime.held.map_or(Cycles::MAX, |held| held.until).min(sum.earliest);
-        runtime.mark = sum.mark.wrapping_add(runtime.requests.wrapping_mul(REQUESTS));
+        runtime.fingerprint = sum.fingerprint.wrapping_add(runtime.requests.wrapping_mul(REQUESTS));
         runtime.stats.counters.cores.set(self.cores_held(id));
         runtime.stats.counters.lost_wakes.set(sum.lost_wakes);
     }
@@ -238,7 +272,7 @@ fn read_words(
 ) -> Sum {
     let read = |runtime: &mut Runtime, looks: &mut [KthreadLook], index: usize| {
         if let Some(look) = looks.get_mut(index) {
-            let words = words::read(runtime, index, look, now);
+            let words = read_kthread(runtime, index, look, now);
             runtime.cache.set(index, words);
         }
     };
@@ -246,7 +280,7 @@ fn read_words(
         (0..runtime.kthreads.len()).for_each(|index| read(runtime, looks, index));
     } else {
         let (stopwatch, most) = watch;
-        let waiting = words::leave_out(runtime, looks);
+        let waiting = leave_out(runtime, looks);
         if extent == Extent::Bounded && runtime.cache.is_slice_due(now) {
             let slice = runtime.cache.next_slice().chain(waiting.into_iter().flatten());
             let (mut count, began) = (0, stopwatch());
@@ -265,6 +299,57 @@ fn read_words(
         runtime.cache.mark_due_timers(looks, now);
     }
     sum
+}
+
+/// Copies the words of a kthread into the observation.
+#[inline(always)]
+fn read_kthread(runtime: &Runtime, index: usize, look: &mut KthreadLook, now: Cycles) -> Status {
+    let kthread = &runtime.kthreads[index];
+    let is_held = runtime.held.is_some_and(|held| usize::from(held.kthread) == index);
+    let status = &runtime.region.kthread(index as u16).status;
+    (look.runq_head, look.runq_tail) = status.runq_ends();
+    // Relaxed: hints; a stale value is read again at a later look.
+    look.overflow =
+        status.overflow.load(Ordering::Relaxed).saturating_add(status.injected.load(Ordering::Relaxed));
+    look.hosted = status.hosted.load(Ordering::Relaxed) != 0;
+    let timer = status.next_timer.load(Ordering::Relaxed);
+    look.timer_due = timer <= now;
+    let lost_wakes = status.lost_wakes.load(Ordering::Relaxed);
+    look.ingress_head = kthread.ingress.unchecked_tail();
+    look.ingress_tail = if is_held { look.ingress_head } else { kthread.ingress.head() };
+    look.left_out = false;
+    // The position of the IOKernel in the ingress ring is among them: frames may come in for a
+    // kthread that has just parked, because the polling thread did not run in between.
+    let positions = [look.runq_head, look.runq_tail, look.ingress_head, kthread.ingress.head()];
+    let positions = positions.map(u64::from).iter().sum::<u64>();
+    // The overflow list shrinks when the queue grows.
+    let fingerprint = positions.wrapping_add(u64::from(look.overflow) << 32).wrapping_add(timer);
+    // Each kthread has its factor: what moves to another one is news.
+    let fingerprint = fingerprint.wrapping_mul(2 * index as u64 + 1);
+    Status { fingerprint, timer, lost_wakes }
+}
+
+/// Marks all kthreads as left out, until they are read. Returns some of those at which something
+/// may wait.
+fn leave_out(runtime: &Runtime, looks: &mut [KthreadLook]) -> [Option<usize>; WAITING] {
+    let held = runtime.held.map(|held| usize::from(held.kthread));
+    let (mut waiting, mut free) = ([None; WAITING], 0);
+    for (index, (kthread, look)) in runtime.kthreads.iter().zip(looks).enumerate() {
+        look.left_out = true;
+        let is_held = held == Some(index);
+        if is_held {
+            look.ingress_tail = look.ingress_head;
+        }
+        // Whether frames that were put in since are still there, only the program's own position
+        // shows.
+        let may_wait = look.has_work() || !is_held && kthread.ingress.head() != look.ingress_head;
+        // Those with cores are read anyway.
+        if free < WAITING && !kthread.may_run && may_wait {
+            waiting[free] = Some(index);
+            free += 1;
+        }
+    }
+    waiting
 }
 
 /// Returns the runtime's requests for cores, with those made for it outside, as far as it may make

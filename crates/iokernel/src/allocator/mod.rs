@@ -1,15 +1,15 @@
 //! Core grants: the policy's decisions carried out, and every hand-off followed to its end.
 //!
 //! Owns the ledger, the policy and its observation, and the phase of every managed core. [`look`]
-//! and [`words`] read what runtimes write, [`apply`] carries decisions out, [`progress`] polls the
-//! state words of kthreads that hold cores or are in a hand-off and runs the watchdogs,
-//! [`withdraw`] takes cores from kthreads that are late, [`presence`] follows cores that Linux
-//! takes away, [`account`] enters the time of each phase into the statistics, [`board`] says who
-//! wakes the next owner of a core, [`quantum`] ends turns of user threads, [`reserved`] chooses the
-//! cores that ordinary threads are kept off. The policies of `tailwater-sched` decide: [`decide`]
-//! asks the configured one, for one event after the other. The allocator decides nothing itself,
-//! and touches no frames: egress rings are handed to the switch through [`World::arriving`]. Cores
-//! to which Linux does not bind the threads of a runtime are not chosen for it ([`unbound`]).
+//! reads what runtimes write, [`apply`] carries decisions out, [`progress`] polls the state words
+//! of kthreads that hold cores or are in a hand-off and runs the watchdogs, [`withdraw`] takes
+//! cores from kthreads that are late, [`presence`] follows cores that Linux takes away, [`ranks`]
+//! ranks kthreads beside the machine's other programs, [`account`] enters the time of each phase
+//! into the statistics, [`board`] says who wakes the next owner of a core, [`quantum`] ends turns
+//! of user threads, [`reserved`] chooses the cores that ordinary threads are kept off. The policies
+//! of `tailwater-sched` decide: [`decide`] asks the configured one, for one event after the other.
+//! The allocator decides nothing itself, and touches no frames: egress rings are handed to the
+//! switch through [`World::arriving`].
 //!
 //! # Phases of a core
 //!
@@ -39,20 +39,18 @@ mod phase;
 mod presence;
 mod progress;
 mod quantum;
+mod ranks;
 mod reserved;
-mod rest;
 #[cfg(test)]
 mod tests;
-mod unbound;
 mod withdraw;
-mod words;
 
 use core::sync::atomic::Ordering;
 use std::collections::VecDeque;
 
 use rustix::thread::CpuSet;
 use tailwater_sched::alloc::{Action, Clock as Rate, Hold, Observation, Policy, View};
-use tailwater_sched::ledger::{Class, Fate, Ledger, RuntimeSpec, TransitionError};
+use tailwater_sched::ledger::{Class, Disposition, Ledger, RuntimeSpec, TransitionError};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{KthreadId, Nanos, RuntimeId};
 use tailwater_shm::account::Account;
@@ -61,13 +59,13 @@ use tailwater_shm::{Clock, Cycles};
 use tailwater_stats::HandoffKind;
 
 use crate::config::Config;
-use crate::runtime::{Held, Runtime};
+use crate::runtime::{HeldAcks, Runtime};
 use crate::sys::Threads;
 use crate::trace::Tracer;
 use crate::world::{Lender, World};
 use decide::Event;
 pub(crate) use phase::{Beside, Ranks};
-use phase::{Bounds, CoreSlot, Phase, RealTime, Step, Timing, Withdrawn};
+use phase::{Bounds, CoreSlot, Escalation, Phase, Timing, Withdrawn};
 use reserved::Reserved;
 
 /// See the module documentation.
@@ -126,7 +124,7 @@ pub(crate) enum PollUrgency {
 }
 
 /// What [`Allocator::new`] is made from.
-pub(crate) struct Parts {
+pub(crate) struct AllocatorParts {
     pub(crate) clock: Clock,
     pub(crate) topology: Topology,
     pub(crate) unmanaged: CpuSet,
@@ -137,8 +135,8 @@ pub(crate) struct Parts {
 }
 
 impl Allocator {
-    pub(crate) fn new(config: &Config, parts: Parts) -> Self {
-        let Parts { clock, topology, unmanaged, policy, threads, stopwatch } = parts;
+    pub(crate) fn new(config: &Config, parts: AllocatorParts) -> Self {
+        let AllocatorParts { clock, topology, unmanaged, policy, threads, stopwatch } = parts;
         let us = |us: u64| clock.from_ns(us * 1_000);
         let origin = tailwater_shm::clock::now();
         let slot = |core: &tailwater_sched::topology::Core| CoreSlot {
@@ -147,9 +145,10 @@ impl Allocator {
             absent: false,
             since: origin,
             entered: origin,
-            real_time: RealTime::default(),
+            rest: Account::default(),
+            resting: None,
             last: None,
-            watch: quantum::Watch::NONE,
+            watch: quantum::TurnWatch::NONE,
             idles: Account::default(),
         };
         Self {
@@ -212,7 +211,7 @@ impl Allocator {
         self.policy.attach(id, &self.ledger);
         if let Some(error) = refused {
             world.stats.cores.ledger_refusals.add(1);
-            world.doom(id, error.into());
+            world.mark_ended(id, error.into());
         }
     }
 
@@ -230,7 +229,7 @@ impl Allocator {
 
     /// Makes a runtime eligible for cores: it has been sent `Ready`.
     pub(crate) fn begin(&mut self, world: &World, id: RuntimeId) {
-        if world.runtimes.get(id).is_some_and(|runtime| !runtime.doomed) {
+        if world.runtimes.get(id).is_some_and(|runtime| !runtime.ending) {
             self.observation.set_on_hold(id, false);
         }
     }
@@ -251,8 +250,8 @@ impl Allocator {
         self.end_ranks(world, id);
         // Before the ledger forgets its class.
         self.enter_times(world, now);
-        let fates = match self.ledger.unregister(id, self.nanos(now)) {
-            Ok(fates) => fates,
+        let dispositions = match self.ledger.unregister(id, self.nanos(now)) {
+            Ok(dispositions) => dispositions,
             Err(error) => self.refused(world, &error, Vec::new()),
         };
         self.policy.detach(id);
@@ -261,8 +260,8 @@ impl Allocator {
         if let Some(other) = runtime.as_ref().and_then(|own| world.runtimes.other_instance(id, own.ip)) {
             self.ledger.set_guaranteed(other.id, other.spec.guaranteed);
         }
-        for &fate in &fates {
-            self.settle(world, fate, now);
+        for &disposition in &dispositions {
+            self.follow_disposition(world, disposition, now);
         }
         // The policy sees all of them free at the first decision.
         self.drain(world, now);
@@ -303,17 +302,19 @@ impl Allocator {
     }
 
     /// Applies the ledger's outcome for a core of a runtime that is gone.
-    fn settle(&mut self, world: &mut World, fate: Fate, now: Cycles) {
-        let (Fate::Freed(core) | Fate::HandedOn { core, .. } | Fate::Returned { core, .. }) = fate;
+    fn follow_disposition(&mut self, world: &mut World, disposition: Disposition, now: Cycles) {
+        let (Disposition::Freed(core)
+        | Disposition::HandedOn { core, .. }
+        | Disposition::Returned { core, .. }) = disposition;
         let Some(at) = self.ledger.topology().position(core) else { return };
-        let phase = match fate {
-            Fate::Freed(_) => Phase::Free,
-            Fate::HandedOn { to, .. } => {
+        let phase = match disposition {
+            Disposition::Freed(_) => Phase::Free,
+            Disposition::HandedOn { to, .. } => {
                 let promised = self.wake_next_owner(world, at, to, now);
                 let (kind, late) = (HandoffKind::Evict, None);
                 Phase::Starting { kthread: to, kind, decided: now, woken: now, promised, late }
             }
-            Fate::Returned { from, .. } => {
+            Disposition::Returned { from, .. } => {
                 // It may have seen the request already: let it finish ceding, without a successor.
                 world.runtimes.ask_to_cede(from);
                 Phase::leaving(from, now)
@@ -397,7 +398,7 @@ impl Allocator {
         let waiting = self.runnable_without_core.iter().filter(counts).map(|&id| of(id));
         let withdrawn = self.withdrawn.iter().map(|withdrawn| match withdrawn {
             // It lost its core, runs elsewhere if at all, and may be stopped for ever.
-            Withdrawn { step: Step::Moved, .. } => PollUrgency::Occasional,
+            Withdrawn { step: Escalation::Moved, .. } => PollUrgency::Occasional,
             Withdrawn { runs_since: Some(_), .. } => PollUrgency::Constant,
             // The end of its pause is the time of the next look; see `next_readmission`.
             Withdrawn { .. } => PollUrgency::None,
@@ -520,7 +521,7 @@ impl Lender for Allocator {
     fn wakeup(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
         let Some(runtime) = world.runtimes.get_mut(id) else { return };
         runtime.held = None;
-        if runtime.doomed || runtime.is_left_alone(now) || core::mem::replace(&mut runtime.woken, true) {
+        if runtime.ending || runtime.is_left_alone(now) || core::mem::replace(&mut runtime.woken, true) {
             return;
         }
         self.decide(world, Event::Arrival(id), now);
@@ -538,7 +539,7 @@ impl Lender for Allocator {
         let alone = ingress.head() == ingress.unchecked_tail();
         let held = match runtime.held {
             Some(held) if held.kthread == kthread && now < held.until => held,
-            None if alone => Held { kthread, until: now.saturating_add(self.timing.ack_hold) },
+            None if alone => HeldAcks { kthread, until: now.saturating_add(self.timing.ack_hold) },
             _ => return false,
         };
         runtime.held = Some(held);

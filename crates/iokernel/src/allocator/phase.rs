@@ -5,7 +5,7 @@ use tailwater_shm::Cycles;
 use tailwater_shm::account::Account;
 use tailwater_stats::HandoffKind;
 
-use super::quantum::Watch;
+use super::quantum::TurnWatch;
 use crate::bounds::bounds;
 
 /// Maximum number of doublings of [`Bounds::no_start_pause`]: 1.28 s.
@@ -57,10 +57,9 @@ bounds! {
         /// Mean time between two decisions about a core whose kthread goes idle, runs and goes idle
         /// again: a program can do so in each iteration of the loop.
         idle_pace = 5 us,
-        /// Time for which a core that Linux refused to a program is remembered.
+        /// Time for which a core that Linux refused to a program is remembered, and between two
+        /// warnings about refused cores: programs come and go at will.
         refusal = 10_000 ms,
-        /// Time between two warnings about cpusets: programs come and go at will.
-        warning = 1_000 ms,
         /// Time of rest that services owe at most: after 10 ms in real time they rest.
         rest = 1 ms,
     }
@@ -75,14 +74,6 @@ pub(super) struct Timing {
     pub(super) start_deadline: Cycles,
     /// For which an acknowledgment that no thread waits for is no reason to lend a core.
     pub(super) ack_hold: Cycles,
-}
-
-/// A core's account of real time.
-#[derive(Debug, Clone, Copy, Default)]
-pub(super) struct RealTime {
-    /// Rest that is owed for real time.
-    pub(super) owed: Account,
-    pub(super) resting: Option<KthreadId>,
 }
 
 /// Which other programs of the machine are on its cores.
@@ -164,11 +155,14 @@ pub(super) struct CoreSlot {
     pub(super) since: Cycles,
     /// Time up to which the account has an entry.
     pub(super) entered: Cycles,
-    pub(super) real_time: RealTime,
+    /// Rest that is owed for real time.
+    pub(super) rest: Account,
+    /// The kthread that rests.
+    pub(super) resting: Option<KthreadId>,
     /// The kthread that has ceded it to the present owner.
     pub(super) last: Option<KthreadId>,
     /// The turn in progress, while its owner runs.
-    pub(super) watch: Watch,
+    pub(super) watch: TurnWatch,
     /// Decisions about its idle holders; see [`Bounds::idle_pace`].
     pub(super) idles: Account,
 }
@@ -182,12 +176,12 @@ pub(super) struct Withdrawn {
     pub(super) runs_since: Option<Cycles>,
     /// Time of the last look at it, if it ran then on the core that it lost.
     pub(super) ran_at: Option<Cycles>,
-    pub(super) step: Step,
+    pub(super) step: Escalation,
 }
 
 /// What was done about a withdrawn kthread that runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum Escalation {
     None,
     Signalled,
     /// It was moved to unmanaged cores.

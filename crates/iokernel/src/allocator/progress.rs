@@ -10,7 +10,7 @@ use core::sync::atomic::Ordering::Relaxed;
 
 use tailwater_sched::KthreadId;
 use tailwater_sched::alloc::Activity;
-use tailwater_sched::ledger::Parked;
+use tailwater_sched::ledger::TransitionError;
 use tailwater_shm::trace::CoreStep;
 use tailwater_shm::{Cycles, Grant, KthreadState};
 use tailwater_stats::HandoffKind;
@@ -18,7 +18,7 @@ use tailwater_stats::HandoffKind;
 use super::Allocator;
 use super::decide::Event;
 use super::phase::{IDLE_BURST, Phase};
-use super::quantum::{Change, Watch, something_waits};
+use super::quantum::{Change, TurnWatch, something_waits};
 use super::withdraw::WATCHED;
 use crate::world::World;
 
@@ -45,7 +45,7 @@ impl Allocator {
                         self.announce(at);
                     } else if now.saturating_sub(woken) > self.next_rewake(at, woken) {
                         world.stats.cores.late_board_wakes.add(u64::from(promised));
-                        self.rouse(world, kthread, now);
+                        self.wake_again(world, kthread, now);
                         world.stats.cores.rewakes.add(1);
                         let (woken, promised) = (now, false);
                         self.cores[at].phase =
@@ -159,7 +159,7 @@ impl Allocator {
         self.set_activity(kthread, Activity::Running);
         self.begin_phase(world, at, Phase::Running { kthread, idle: false }, now);
         let words = world.runtimes.kthread(kthread).0.shared(kthread.index);
-        self.cores[at].watch = Watch::begin(words, self.clock, now);
+        self.cores[at].watch = TurnWatch::begin(words, self.clock, now);
         // It may idle or have parked already.
         self.watch_running(world, at, kthread, false, now);
         if self.cores[at].absent {
@@ -202,9 +202,9 @@ impl Allocator {
         let began = (self.stopwatch)();
         self.look_beside(world, kthread, now);
         self.note_timer(world, kthread.runtime, now);
-        let payer = self.was_lent_in_vain(world, kthread, now).then_some((kthread.runtime, began));
+        let payer = self.was_futile(world, kthread, now).then_some((kthread.runtime, began));
         if payer.is_some() {
-            self.charge_vain(world, kthread.runtime, held, now);
+            self.charge_futile(world, kthread.runtime, held, now);
         }
         self.events.push_back(Event::Available { at, payer });
     }
@@ -225,32 +225,32 @@ impl Allocator {
         self.account_core_time(world, at, from, now);
         self.cores[at].last = Some(from);
         self.leave(world, from);
-        let became = self.ledger.handle_parked(from, self.nanos(now));
-        self.follow(world, at, became, kind, decided, now);
+        let next = self.ledger.handle_parked(from, self.nanos(now));
+        self.follow(world, at, next, kind, decided, now);
         // The next owner has been woken.
         world.trace.core(now, core, CoreStep::Ceded, kind, (from, None));
         self.look_beside(world, from, now);
         self.note_timer(world, from.runtime, now);
-        if matches!(became, Ok(Parked::Freed(_))) {
+        if matches!(next, Ok(None)) {
             self.announce(at);
         }
     }
 
-    /// Applies the ledger's outcome for a core that was given up or taken, and sees to it that the
-    /// kthread that gets it is woken.
+    /// Follows the ledger with a core that was given up or taken, and sees to it that its `next`
+    /// owner, if there is one, is woken.
     pub(super) fn follow(
         &mut self,
         world: &mut World,
         at: usize,
-        became: Result<Parked, tailwater_sched::ledger::TransitionError>,
+        next: Result<Option<KthreadId>, TransitionError>,
         kind: HandoffKind,
         decided: Cycles,
         now: Cycles,
     ) {
         self.cores[at].since = now;
-        let phase = match became {
-            Ok(Parked::Freed(_)) => Phase::Free,
-            Ok(Parked::HandedOn { to, .. }) => {
+        let phase = match next {
+            Ok(None) => Phase::Free,
+            Ok(Some(to)) => {
                 let late = match self.cores[at].phase {
                     Phase::Ceding { from, decided, signalled: Some(_), .. } => Some((from, decided)),
                     _ => None,

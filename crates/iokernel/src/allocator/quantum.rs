@@ -1,10 +1,10 @@
 //! Quanta: ends the turn of a user thread that has run for its program's quantum while something
 //! else waits for its kthread (Shinjuku section 3.4, without its interrupts).
 //!
-//! Owns the [`Watch`] of each core. The kthread numbers its turns in a line of its region; a number
-//! that has changed is stamped, and one that stays for a quantum is written into the grant word,
-//! whose byte poll points read anyway. The thread then yields to the next one of its kthread, and
-//! keeps the core. Signals are the runtime's own affair: one from here costs 6 to 8 us of this
+//! Owns the [`TurnWatch`] of each core. The kthread numbers its turns in a line of its region; a
+//! number that has changed is stamped, and one that stays for a quantum is written into the grant
+//! word, whose byte poll points read anyway. The thread then yields to the next one of its kthread,
+//! and keeps the core. Signals are the runtime's own affair: one from here costs 6 to 8 us of this
 //! core.
 //!
 //! The line is read several times per quantum, at most every [`LEAST_SAMPLE_NS`]. Each read costs
@@ -28,7 +28,7 @@ const MOST_SAMPLE_NS: u64 = 1_000;
 
 /// The turn in progress on a core.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Watch {
+pub(super) struct TurnWatch {
     quantum: Cycles,
     sample: Cycles,
     turn: u64,
@@ -50,7 +50,7 @@ pub(super) enum Change {
     Plain,
 }
 
-impl Watch {
+impl TurnWatch {
     /// The watch of a core whose kthread has no quantum.
     pub(super) const NONE: Self =
         Self { quantum: 0, sample: 0, turn: 0, since: 0, next: Cycles::MAX, ended: false };

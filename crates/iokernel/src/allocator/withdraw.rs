@@ -36,7 +36,7 @@
 
 use core::sync::atomic::{Ordering, fence};
 use tailwater_sched::alloc::{Activity, RuntimeLook};
-use tailwater_sched::ledger::{Class, CoreState, KthreadState as Owned, Parked};
+use tailwater_sched::ledger::{Class, CoreState, KthreadState as Owned};
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::trace::CoreStep;
@@ -44,7 +44,7 @@ use tailwater_shm::{Cycles, KthreadState};
 use tailwater_stats::HandoffKind;
 
 use super::Allocator;
-use super::phase::{NO_START_DOUBLINGS, Phase, Step, Withdrawn};
+use super::phase::{Escalation, NO_START_DOUBLINGS, Phase, Withdrawn};
 use crate::status_cache::WHOLE;
 use crate::tenant::Work;
 use crate::world::World;
@@ -71,21 +71,21 @@ impl Allocator {
         self.account_core_time(world, at, from, now);
         self.set_activity(from, Activity::Parked);
         world.stats.handoff(kind).ceded.record(self.clock.to_ns(now.saturating_sub(decided)));
-        let became = self.ledger.evict(from, self.nanos(now));
+        let next = self.ledger.evict(from, self.nanos(now));
         self.withdrawn.push_back(Withdrawn {
             kthread: from,
             not_before: now,
             runs_since: Some(now),
             ran_at: Some(now),
-            step: Step::Signalled,
+            step: Escalation::Signalled,
         });
         if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
             runtime.groups.lose(from.index);
         }
-        self.follow(world, at, became, kind, decided, now);
+        self.follow(world, at, next, kind, decided, now);
         self.charge_bypassed(world, at, from.runtime, now.saturating_sub(decided), now);
         self.look_beside(world, from, now);
-        if matches!(became, Ok(Parked::Freed(_))) {
+        if matches!(next, Ok(None)) {
             self.announce(at);
         }
     }
@@ -141,16 +141,16 @@ impl Allocator {
         }
         let core = self.cores[at].id;
         world.trace.core(now, core, CoreStep::Ceded, HandoffKind::Evict, (kthread, None));
-        let became = self.ledger.evict(kthread, self.nanos(now));
+        let next = self.ledger.evict(kthread, self.nanos(now));
         // Beyond the last look, or its end would not be announced; see `next_readmission`.
         let not_before = not_before.max(self.watched_at.saturating_add(1));
-        let step = Step::None;
+        let step = Escalation::None;
         self.withdrawn.push_back(Withdrawn { kthread, not_before, runs_since: None, ran_at: None, step });
         self.look_beside(world, kthread, now);
         if let Some(runtime) = world.runtimes.get_mut(kthread.runtime) {
             runtime.groups.lose(kthread.index);
         }
-        self.follow(world, at, became, HandoffKind::Evict, now, now);
+        self.follow(world, at, next, HandoffKind::Evict, now, now);
     }
 
     /// Looks at so many withdrawn kthreads, in turn. Readmits those that have parked and whose
@@ -181,17 +181,17 @@ impl Allocator {
         let kthread = withdrawn.kthread;
         let ran = now.saturating_sub(*withdrawn.runs_since.get_or_insert(now));
         match withdrawn.step {
-            Step::None if ran > self.timing.grace => {
+            Escalation::None if ran > self.timing.grace => {
                 self.signal(world, kthread);
-                withdrawn.step = Step::Signalled;
+                withdrawn.step = Escalation::Signalled;
             }
-            Step::Signalled if ran > self.bounds.beside || world.owes_cores(kthread.runtime, now) => {
-                withdrawn.step = Step::Moved;
+            Escalation::Signalled if ran > self.bounds.beside || world.owes_cores(kthread.runtime, now) => {
+                withdrawn.step = Escalation::Moved;
                 self.move_off(world, kthread, now);
             }
-            Step::None | Step::Signalled | Step::Moved => {}
+            Escalation::None | Escalation::Signalled | Escalation::Moved => {}
         }
-        withdrawn.ran_at = (withdrawn.step != Step::Moved).then_some(now);
+        withdrawn.ran_at = (withdrawn.step != Escalation::Moved).then_some(now);
     }
 
     /// Charges a best-effort kthread that ran at the last look for the time since, if a service
@@ -293,7 +293,7 @@ impl Allocator {
     }
 
     /// Charges a core that its kthread gave up unasked, after `held`, without having used it.
-    pub(super) fn charge_vain(&mut self, world: &mut World, id: RuntimeId, held: Cycles, now: Cycles) {
+    pub(super) fn charge_futile(&mut self, world: &mut World, id: RuntimeId, held: Cycles, now: Cycles) {
         if let Some(runtime) = world.runtimes.get(id) {
             runtime.stats.counters.vain_cores.add(1);
         }
@@ -304,19 +304,19 @@ impl Allocator {
     /// changed none of its words since the core was lent. The verdict needs all words, of which the
     /// previous look may have read only some. The words of withdrawn kthreads do not count: the
     /// others cannot always do that work (frames, without packet stealing).
-    pub(super) fn was_lent_in_vain(&mut self, world: &mut World, kthread: KthreadId, now: Cycles) -> bool {
+    pub(super) fn was_futile(&mut self, world: &mut World, kthread: KthreadId, now: Cycles) -> bool {
         let read_whole = world.runtimes.kthread(kthread).0.kthreads.len() <= WHOLE;
-        if !read_whole && self.seems_lent_in_vain(world, kthread) {
+        if !read_whole && self.seems_futile(world, kthread) {
             self.look_for_verdict(world, kthread.runtime, now);
         }
-        self.seems_lent_in_vain(world, kthread)
+        self.seems_futile(world, kthread)
     }
 
-    /// As [`was_lent_in_vain`](Self::was_lent_in_vain), by the words as last read.
-    fn seems_lent_in_vain(&self, world: &World, kthread: KthreadId) -> bool {
+    /// As [`was_futile`](Self::was_futile), by the words as last read.
+    fn seems_futile(&self, world: &World, kthread: KthreadId) -> bool {
         let id = kthread.runtime;
         let (runtime, line) = world.runtimes.kthread(kthread);
-        if runtime.mark != line.mark || self.cores_held(id) > 0 {
+        if runtime.fingerprint != line.fingerprint || self.cores_held(id) > 0 {
             return false;
         }
         let Some(look) = self.observation.runtime(id) else { return false };

@@ -55,8 +55,13 @@ pub(crate) struct Held {
 
 impl Held {
     /// Returns what one program has that registered like this.
-    pub(crate) fn by(wish: &Register, region_bytes: u64) -> Self {
-        Self { programs: 1, kthreads: wish.kthreads.into(), guaranteed: wish.guaranteed.into(), region_bytes }
+    pub(crate) fn by(request: &Register, region_bytes: u64) -> Self {
+        Self {
+            programs: 1,
+            kthreads: request.kthreads.into(),
+            guaranteed: request.guaranteed.into(),
+            region_bytes,
+        }
     }
 
     /// Returns the larger number of each.
@@ -256,7 +261,7 @@ impl Authority {
     pub(crate) fn rule_on(
         &self,
         user: &User,
-        wish: &Register,
+        request: &Register,
         region_bytes: u64,
         usage: impl Fn(usize) -> Usage,
     ) -> Result<Option<usize>, Denial> {
@@ -265,7 +270,7 @@ impl Authority {
         }
         let mut denied = None;
         for (number, rule) in self.covering(user) {
-            let reason = self.against(user, number, rule, wish, || usage(number), region_bytes);
+            let reason = self.against(user, number, rule, request, || usage(number), region_bytes);
             let Some(reason) = reason else { return Ok(Some(number)) };
             // These say more than a rule that is not about this program.
             if denied.is_none() || matches!(reason, Reason::Limit { .. } | Reason::Share { .. }) {
@@ -281,12 +286,12 @@ impl Authority {
         &self,
         grant: usize,
         user: &User,
-        wish: &Register,
+        request: &Register,
         region_bytes: u64,
         usage: Usage,
     ) -> bool {
         self.rules.get(grant).is_some_and(|rule| {
-            rule.covers(user) && self.against(user, grant, rule, wish, || usage, region_bytes).is_none()
+            rule.covers(user) && self.against(user, grant, rule, request, || usage, region_bytes).is_none()
         })
     }
 
@@ -296,18 +301,18 @@ impl Authority {
         user: &User,
         number: usize,
         rule: &Rule,
-        wish: &Register,
+        request: &Register,
         usage: impl FnOnce() -> Usage,
         region_bytes: u64,
     ) -> Option<Reason> {
-        let asked = Held::by(wish, region_bytes);
+        let asked = Held::by(request, region_bytes);
         let limit = || rule.exceeded(user, self.counts_for(user), &usage(), asked);
-        self.objection(user, number, rule, wish).or_else(limit)
+        self.objection(user, number, rule, request).or_else(limit)
     }
 
     /// Returns what the rules of a grant have against a registration, whatever its limits are.
-    fn objection(&self, user: &User, number: usize, rule: &Rule, wish: &Register) -> Option<Reason> {
-        let Register { name, class, ip, .. } = wish;
+    fn objection(&self, user: &User, number: usize, rule: &Rule, request: &Register) -> Option<Reason> {
+        let Register { name, class, ip, .. } = request;
         if !rule.lists_name(name) {
             if !rule.grant.names.is_empty() {
                 return Some(Reason::Name { name: name.clone(), allowed: listed(&rule.grant.names) });
@@ -328,9 +333,9 @@ impl Authority {
 
     /// Returns the grant to which a program counts that is registered already: the first whose
     /// rules, without its limits, permit it.
-    pub(crate) fn grant_of(&self, user: &User, wish: &Register) -> Option<usize> {
+    pub(crate) fn grant_of(&self, user: &User, request: &Register) -> Option<usize> {
         let mut covering = self.covering(user).filter(|_| !user.privileged);
-        covering.find(|(number, rule)| self.objection(user, *number, rule, wish).is_none()).map(|(n, _)| n)
+        covering.find(|(number, rule)| self.objection(user, *number, rule, request).is_none()).map(|(n, _)| n)
     }
 
     /// Returns whether a grant limits the shared memory of its programs by itself.

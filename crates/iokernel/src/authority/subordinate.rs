@@ -278,7 +278,7 @@ mod tests {
         let mut usage = Usage::default();
         for &uid in uids {
             let user = user(uid, owner(text, uid).unwrap_or(uid));
-            if authority.rule_on(&user, &wish(), 1, |_| usage.clone()).is_ok() {
+            if authority.rule_on(&user, &request(), 1, |_| usage.clone()).is_ok() {
                 usage.add(authority.counts_for(&user), Held { programs: 1, ..Held::default() });
             }
         }
@@ -289,7 +289,7 @@ mod tests {
         User { uid, owner, groups: Vec::new(), privileged: false }
     }
 
-    fn wish() -> Register {
+    fn request() -> Register {
         Register {
             version: VERSION,
             name: "a".to_owned(),
@@ -321,7 +321,7 @@ mod tests {
             let own: Vec<u32> = subordinate.chain([user_id; 30]).collect();
             let usage = register(&authority, &text, &own);
             prop_assert_eq!(usage.all().programs, u64::from(programs - programs / 4));
-            prop_assert!(authority.rule_on(&user(1000, 1000), &wish(), 1, |_| usage.clone()).is_ok());
+            prop_assert!(authority.rule_on(&user(1000, 1000), &request(), 1, |_| usage.clone()).is_ok());
         }
 
         /// Ranges overlap as they like: each id counts as one user, and that of the first line.

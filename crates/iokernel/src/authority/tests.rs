@@ -17,7 +17,7 @@ fn user(uid: u32, groups: &[u32]) -> User {
     User { uid, owner: uid, groups: groups.to_vec(), privileged: false }
 }
 
-fn wish(name: &str, class: Class) -> Register {
+fn request(name: &str, class: Class) -> Register {
     let (name, version, ring_bytes) = (name.to_owned(), VERSION, 1 << 16);
     Register {
         version,
@@ -34,7 +34,7 @@ fn wish(name: &str, class: Class) -> Register {
 }
 
 fn batch(name: &str) -> Register {
-    wish(name, Class::BestEffort)
+    request(name, Class::BestEffort)
 }
 
 fn used(user: u32, held: Held) -> Usage {
@@ -45,8 +45,8 @@ fn used(user: u32, held: Held) -> Usage {
 
 /// Returns the ruling with nothing held yet, as text if it is a denial.
 #[track_caller]
-fn ruling(authority: &Authority, user: &User, wish: &Register) -> Result<Option<usize>, String> {
-    authority.rule_on(user, wish, 1 << 20, |_| Usage::default()).map_err(|denial| denial.to_string())
+fn ruling(authority: &Authority, user: &User, request: &Register) -> Result<Option<usize>, String> {
+    authority.rule_on(user, request, 1 << 20, |_| Usage::default()).map_err(|denial| denial.to_string())
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn without_a_grant_only_root_and_the_iokernels_own_user_register() {
     let none = authority("");
     let root = User { uid: 0, owner: 0, groups: vec![0], privileged: true };
     let everything =
-        Register { guaranteed: 2, ip: Some([10, 77, 1, 1].into()), ..wish("web", Class::default()) };
+        Register { guaranteed: 2, ip: Some([10, 77, 1, 1].into()), ..request("web", Class::default()) };
     assert_eq!(ruling(&none, &root, &everything), Ok(None));
     let why = ruling(&none, &user(ALICE, &[]), &batch("web")).unwrap_err();
     assert!(why.contains("user 1000") && why.contains("[[grant]] with users = 1000"), "{why}");
@@ -90,11 +90,11 @@ fn a_grant_permits_no_more_than_it_says() {
          classes = [\"latency-critical\"]\nguaranteed = 1\nkthreads = 4",
     );
     let alice = user(ALICE, &[]);
-    let service = |name: &str| wish(name, Class::LatencyCritical);
+    let service = |name: &str| request(name, Class::LatencyCritical);
     let at = |host: [u8; 4]| Register { ip: Some(host.into()), ..service("db") };
     assert_eq!(ruling(&small, &alice, &batch("any name")), Ok(Some(0)));
     assert_eq!(ruling(&large, &alice, &Register { guaranteed: 1, ..at([10, 77, 1, 9]) }), Ok(Some(0)));
-    for (authority, wish, words) in [
+    for (authority, request, words) in [
         (&small, service("a"), "\"latency-critical\" to `classes` of [[grant]] 1"),
         (&small, Register { guaranteed: 1, ..batch("a") }, "raises `guaranteed` of [[grant]] 1"),
         (&small, Register { ip: Some([10, 77, 1, 9].into()), ..batch("a") }, "adds it to `addresses`"),
@@ -104,7 +104,7 @@ fn a_grant_permits_no_more_than_it_says() {
         (&large, Register { guaranteed: 2, ..service("db") }, "have 0 of at most 1"),
         (&large, Register { kthreads: 5, ..service("db") }, "5 kthreads requested by user 1000"),
     ] {
-        let why = ruling(authority, &alice, &wish).unwrap_err();
+        let why = ruling(authority, &alice, &request).unwrap_err();
         assert!(why.contains(words) && why.contains("/etc/tailwater.toml"), "{words:?}: {why}");
     }
 }

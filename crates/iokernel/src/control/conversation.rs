@@ -82,7 +82,7 @@ impl Control {
                 ("the record of events", begun)
             }
             (RequestCores(request), State::Fresh) => ("cores", self.request_cores(token, &socket, &request)),
-            (Takeover(wish), State::Fresh) => ("a takeover", self.hand_over(token, &socket, &wish)),
+            (Takeover(request), State::Fresh) => ("a takeover", self.hand_over(token, &socket, &request)),
             (message, state) => return self.go_on(token, socket, message, state),
         };
         served.unwrap_or_else(|why| self.deny(token, request, why));
@@ -100,14 +100,14 @@ impl Control {
                 let may = self.rights(token, &socket);
                 self.reply(token, &socket, &ServerMessage::Rights { may });
             }
-            (ClientMessage::Register(wish), State::Fresh) => self.register(token, &socket, wish),
+            (ClientMessage::Register(request), State::Fresh) => self.register(token, &socket, request),
             (ClientMessage::Succeed, State::Succeeding) => self.leave(token, socket),
             (ClientMessage::EndEarlier, State::Registered(id)) => {
                 self.put_back(token, State::Registered(id));
                 self.end_earlier(token, id);
             }
             (ClientMessage::Kthreads { tids }, State::Offered(offer)) => {
-                self.enlist(token, &socket, offer, &tids);
+                self.accept_kthreads(token, &socket, offer, &tids);
             }
             (_, state) => {
                 self.put_back(token, state);
@@ -314,7 +314,7 @@ impl Control {
                 format!("there is no port `{name}`; the ports are: {}", there.join(", "))
             })
         });
-        let clock = &self.parts.surroundings.clock;
+        let clock = &self.parts.host.clock;
         let (tap, file) = Tap::new(token, request, port.transpose()?, clock)?;
         let (cycles, unix_ns) = (tailwater_shm::clock::now(), unix_ns());
         let welcome = ServerMessage::Capturing(Capturing { id: token, cycles, unix_ns });

@@ -70,14 +70,14 @@ use gate::{Gate, Work};
 pub(crate) use mail::{Command, Inbox, NewRules, Notice, Outbox, mailbox};
 use session::{Caller, Session, State};
 use takeover::REUNION;
-use watch::{Heartbeat, Watch};
+use watch::{Heartbeat, StallWatch};
 
 /// Maximum time from one step of a registration to the next.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a runtime is sent about the network and the machine.
 #[derive(Debug, Clone)]
-pub(crate) struct Surroundings {
+pub(crate) struct HostInfo {
     pub(crate) clock: Clock,
     pub(crate) gateway: Option<Ipv4Addr>,
     pub(crate) iokernel_core: u16,
@@ -86,7 +86,7 @@ pub(crate) struct Surroundings {
     pub(crate) all_cores: CpuSet,
 }
 
-impl Surroundings {
+impl HostInfo {
     pub(crate) fn new(clock: Clock, gateway: Option<Ipv4Addr>, cores: &Cores) -> Self {
         Self {
             clock,
@@ -101,7 +101,7 @@ impl Surroundings {
 
 /// The state of the control thread.
 pub(crate) struct Control {
-    parts: Parts,
+    parts: ControlParts,
     epoll: OwnedFd,
     sessions: HashMap<u64, Session>,
     /// Closes sockets that may have descriptors in unread messages.
@@ -133,9 +133,9 @@ const LISTENER: u64 = 0;
 const BELL: u64 = 1;
 
 /// What [`Control`] is made from.
-pub(crate) struct Parts {
+pub(crate) struct ControlParts {
     pub(crate) config: Config,
-    pub(crate) surroundings: Surroundings,
+    pub(crate) host: HostInfo,
     /// Removed when the IOKernel ends: before the listener is closed, so that a program that
     /// connects from then on is refused by the kernel.
     pub(crate) socket_file: Option<SocketFile>,
@@ -166,7 +166,7 @@ pub(crate) struct Parts {
 impl Control {
     /// # Errors
     /// If the kernel has no descriptor left.
-    pub(crate) fn new(parts: Parts) -> Result<Self, Errno> {
+    pub(crate) fn new(parts: ControlParts) -> Result<Self, Errno> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
         epoll::add(&epoll, &parts.listener, EventData::new_u64(LISTENER), EventFlags::IN)?;
         let spare = Some(new_spare()?);
@@ -195,9 +195,9 @@ impl Control {
     /// Serves until the polling thread sends [`Notice::Stop`].
     /// Watches the thread `polling` meanwhile.
     pub(crate) fn run(mut self, polling: Pid, heartbeat: Option<Heartbeat>) {
-        let mut watch = Watch::new(polling, heartbeat, Instant::now());
+        let mut watch = StallWatch::new(polling, heartbeat, Instant::now());
         let mut presence = {
-            let Surroundings { iokernel_core, managed_cores, all_cores, .. } = &self.parts.surroundings;
+            let HostInfo { iokernel_core, managed_cores, all_cores, .. } = &self.parts.host;
             Presence::new(*iokernel_core, managed_cores.clone(), *all_cores)
         };
         self.reunion_ends = Some(Instant::now() + REUNION);
@@ -267,7 +267,7 @@ impl Control {
     /// anew is handed over in a takeover from now on, and the polling thread wakes to use it.
     fn look_at_interfaces(&mut self) {
         let now = Instant::now();
-        let Parts { directory, interfaces, devices, commands, .. } = &mut self.parts;
+        let ControlParts { directory, interfaces, devices, commands, .. } = &mut self.parts;
         let addresses = directory.take_changed();
         for interface in interfaces {
             if let Some(addresses) = &addresses {
@@ -394,8 +394,8 @@ impl Control {
         }
         // When the IOKernel ends, all cores are Linux's again; before that only the unmanaged ones.
         let cores = match reason {
-            EndReason::Shutdown => &self.parts.surroundings.all_cores,
-            _ => &self.parts.surroundings.unmanaged,
+            EndReason::Shutdown => &self.parts.host.all_cores,
+            _ => &self.parts.host.unmanaged,
         };
         for kthread in &runtime.kthreads {
             // Fails for dead threads.

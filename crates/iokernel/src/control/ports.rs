@@ -9,7 +9,7 @@ use tailwater_shm::Version;
 use tailwater_shm::control::{Listen, MAX_LISTEN, Register};
 
 use super::Control;
-use super::directory::{Place, Refusal};
+use super::directory::{Assignment, Refusal};
 use crate::authority::User;
 
 /// First minor version of the protocol whose programs keep to a range of ports.
@@ -24,17 +24,17 @@ impl Control {
     pub(super) fn claim_ports(
         &mut self,
         user: &User,
-        wish: &Register,
-        place: &Place,
+        request: &Register,
+        place: &Assignment,
     ) -> Result<Option<(u16, u16)>, Refusal> {
-        if wish.listen.len() > MAX_LISTEN {
+        if request.listen.len() > MAX_LISTEN {
             let why =
-                format!("{} ports to listen at are too many; {MAX_LISTEN} are allowed", wish.listen.len());
+                format!("{} ports to listen at are too many; {MAX_LISTEN} are allowed", request.listen.len());
             return Err(Refusal::Ports(why));
         }
         if self.parts.interfaces.iter().any(PortInterface::shares_ports) {
-            check_privilege(user, &wish.listen)?;
-            if Version(wish.version).minor() < PORTS_MINOR {
+            check_privilege(user, &request.listen)?;
+            if Version(request.version).minor() < PORTS_MINOR {
                 return Err(Refusal::Ports(
                     "programs share the addresses of Linux here, which this one was built too early for; build it anew".to_owned(),
                 ));
@@ -43,7 +43,7 @@ impl Control {
         let mut outgoing = None;
         for interface in &mut self.parts.interfaces {
             let claimed =
-                interface.claim(place.id, (place.ip, place.ip6), &wish.listen).map_err(Refusal::Ports)?;
+                interface.claim(place.id, (place.ip, place.ip6), &request.listen).map_err(Refusal::Ports)?;
             outgoing = outgoing.or(claimed);
         }
         Ok(outgoing)

@@ -8,15 +8,15 @@ use rustix::event::{EventfdFlags, PollFlags, eventfd};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use tailwater_host::control_groups;
-use tailwater_ports::frame::PREFIX_LEN6;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{self, Ipv6Place, Peer, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::{REGION_NAME, Region};
 use tailwater_shm::memory::{self, MemoryError};
+use tailwater_wire::frame::PREFIX_LEN6;
 
 use super::accept::too_often;
 use super::client::ClientSocket;
-use super::directory::{Place, Refusal};
+use super::directory::{Assignment, Refusal};
 use super::owed::Owed;
 use super::process::Folder;
 use super::session::{Caller, Offer, Session, State};
@@ -30,8 +30,8 @@ impl Control {
     pub(super) fn retry(&mut self, token: u64) {
         let Some(session) = self.sessions.get_mut(&token) else { return };
         let (socket, deadline) = (Arc::clone(&session.socket), session.deadline);
-        if let State::Waiting(wish) = core::mem::replace(&mut session.state, State::Fresh) {
-            self.register(token, &socket, wish);
+        if let State::Waiting(request) = core::mem::replace(&mut session.state, State::Fresh) {
+            self.register(token, &socket, request);
         }
         // One that goes on waiting waits no longer for that.
         if let Some(session) = self.sessions.get_mut(&token)
@@ -41,15 +41,15 @@ impl Control {
         }
     }
 
-    pub(super) fn register(&mut self, token: u64, socket: &Arc<ClientSocket>, wish: Register) {
+    pub(super) fn register(&mut self, token: u64, socket: &Arc<ClientSocket>, request: Register) {
         let caller = self.caller_of(token);
-        match self.offer(caller, socket, &wish) {
+        match self.offer(caller, socket, &request) {
             Ok(offer) => self.set_state(token, State::Offered(offer)),
             Err(refusal) if is_about_others(&refusal) && self.a_runtime_leaves() => {
-                self.set_state(token, State::Waiting(wish));
+                self.set_state(token, State::Waiting(request));
             }
             Err(refusal) => {
-                self.parts.stats.note_refusal(&wish.name, caller.uid, &refusal.to_string());
+                self.parts.stats.note_refusal(&request.name, caller.uid, &refusal.to_string());
                 self.refuse(caller, &**socket, &refusal);
                 self.drop_session(token);
             }
@@ -75,7 +75,7 @@ impl Control {
         &mut self,
         caller: Caller,
         socket: &ClientSocket,
-        wish: &Register,
+        request: &Register,
     ) -> Result<Box<Offer>, Refusal> {
         let peer = Peer::of(socket).map_err(Refusal::Peer)?;
         process::check_control(peer.uid)?;
@@ -85,11 +85,11 @@ impl Control {
         let uid = user.uid;
         self.check(caller).map_err(|wait| too_often(caller, wait.time))?;
         self.parts.directory.forgive(Owed::lives);
-        let place = self.parts.directory.admit(&user, wish)?;
+        let place = self.parts.directory.admit(&user, request)?;
         let id = place.id;
-        let ports = self.claim_ports(&user, wish, &place);
+        let ports = self.claim_ports(&user, request, &place);
         let offer =
-            ports.and_then(|ports| self.make_offer(socket, wish, (place, ports), (uid, pid, process)));
+            ports.and_then(|ports| self.make_offer(socket, request, (place, ports), (uid, pid, process)));
         offer.inspect_err(|_| self.release(id))
     }
 
@@ -103,34 +103,30 @@ impl Control {
     fn make_offer(
         &mut self,
         socket: &ClientSocket,
-        wish: &Register,
-        (place, outgoing): (Place, Option<(u16, u16)>),
+        request: &Register,
+        (place, outgoing): (Assignment, Option<(u16, u16)>),
         (uid, pid, process): (u32, i32, OwnedFd),
     ) -> Result<Box<Offer>, Refusal> {
-        let hz = self.parts.surroundings.clock.hz();
+        let hz = self.parts.host.clock.hz();
         let (region, ends, file) = Region::create_sparse(REGION_NAME, place.region, hz)?;
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         let doorbell = eventfd(0, flags).map_err(Refusal::Doorbell)?;
-        let has_place = knows_board(wish.version) && place.first_place.is_some();
+        let has_place = knows_board(request.version) && place.first_place.is_some();
         let directory = &self.parts.directory;
         let board =
             if has_place { self.boards.of(uid, |user| directory.has_programs_of(user)) } else { None };
         let welcome = Welcome {
             ip: place.ip,
             prefix_len: self.parts.config.prefix_len,
-            gateway: self.parts.surroundings.gateway,
+            gateway: self.parts.host.gateway,
             ipv6: place.ip6.map(|ip| Ipv6Place {
                 ip,
                 prefix_len: PREFIX_LEN6,
-                gateway: self
-                    .parts
-                    .surroundings
-                    .gateway
-                    .and_then(|gateway| self.parts.config.ip6_of(gateway)),
+                gateway: self.parts.host.gateway.and_then(|gateway| self.parts.config.ip6_of(gateway)),
             }),
             mac: place.mac.0,
             mtu: self.parts.config.mtu,
-            managed_cores: self.parts.surroundings.managed_cores.clone(),
+            managed_cores: self.parts.host.managed_cores.clone(),
             raise: self.parts.config.is_dedicated() || crate::machine::may_rank(),
             place: board.as_ref().and(place.first_place),
             outgoing,
@@ -141,7 +137,7 @@ impl Control {
         let has_board = board.is_some();
         Ok(Box::new(Offer {
             place,
-            wish: wish.clone(),
+            request: request.clone(),
             region,
             ends,
             file,
@@ -152,11 +148,18 @@ impl Control {
         }))
     }
 
-    pub(super) fn enlist(&mut self, token: u64, socket: &Arc<ClientSocket>, offer: Box<Offer>, tids: &[i32]) {
+    pub(super) fn accept_kthreads(
+        &mut self,
+        token: u64,
+        socket: &Arc<ClientSocket>,
+        offer: Box<Offer>,
+        tids: &[i32],
+    ) {
         let (id, pid) = (offer.place.id, offer.pid);
         let uid = self.uid_of(token);
         let checked = Folder::open(pid, uid).and_then(|folder| {
-            let found = self.parts.directory.enlist(id, tids, |tids| numbers::find(&folder, tids))?;
+            let found =
+                self.parts.directory.accept_kthreads(id, tids, |tids| numbers::find(&folder, tids))?;
             // After all that was read: the folder was opened while the process lived that still
             // does.
             process::check(&offer.process, &folder)?;
@@ -165,27 +168,27 @@ impl Control {
         let (folder, tids) = match checked {
             Ok(checked) => checked,
             Err(refusal) => {
-                self.parts.stats.note_refusal(&offer.wish.name, uid, &refusal.to_string());
+                self.parts.stats.note_refusal(&offer.request.name, uid, &refusal.to_string());
                 self.refuse(self.caller_of(token), &**socket, &refusal);
                 self.set_state(token, State::Offered(offer));
                 return self.drop_session(token);
             }
         };
         let stat = folder.read("stat");
-        let owed = Owed::new(&offer.wish.name, offer.place.ip, uid, (pid, &stat));
+        let owed = Owed::new(&offer.request.name, offer.place.ip, uid, (pid, &stat));
         if let Some(session) = self.sessions.get_mut(&token) {
             session.owed = owed;
         }
         self.set_state(token, State::Registered(id));
-        let Offer { place, wish, region, ends, file, doorbell, has_board, pid, process } = *offer;
+        let Offer { place, request, region, ends, file, doorbell, has_board, pid, process } = *offer;
         let process = Some(process);
         let (served, socket) = (socket, Arc::clone(socket));
-        let (config, hz) = (&self.parts.config, self.parts.surroundings.clock.hz());
-        let guard = Guard::compile(&config.firewall, &wish.name, hz);
+        let (config, hz) = (&self.parts.config, self.parts.host.clock.hz());
+        let guard = Guard::compile(&config.firewall, &request.name, hz);
         let rules = self.parts.stats.firewall();
         let user = uid;
         let admission =
-            Admission { place, wish, region, ends, doorbell, pid, user, socket, process, guard, rules };
+            Admission { place, request, region, ends, doorbell, pid, user, socket, process, guard, rules };
         let mut runtime = Runtime::new(admission, &tids);
         runtime.stats.grant.set(self.grant_number(id));
         if !is_trusted(uid) {

@@ -127,7 +127,7 @@ impl Control {
     /// Sends the polling thread the firewall rules of those registered programs that `which`
     /// chooses.
     pub(super) fn replace_rules(&self, which: impl Fn(RuntimeId) -> bool) {
-        let (firewall, hz) = (&self.parts.config.firewall, self.parts.surroundings.clock.hz());
+        let (firewall, hz) = (&self.parts.config.firewall, self.parts.host.clock.hz());
         let runtimes = self.parts.stats.runtimes();
         let chosen = runtimes.iter().filter(|runtime| which(runtime.id));
         let guards =

@@ -9,7 +9,7 @@ use tailwater_shm::control::Register;
 use tailwater_shm::layout::{IoKernelEnds, Region};
 
 use super::client::ClientSocket;
-use super::directory::Place;
+use super::directory::Assignment;
 use super::gate;
 use super::owed::Owed;
 use super::user::is_trusted;
@@ -71,8 +71,8 @@ pub(super) enum State {
 /// What was sent with `Welcome`.
 #[derive(Debug)]
 pub(super) struct Offer {
-    pub(super) place: Place,
-    pub(super) wish: Register,
+    pub(super) place: Assignment,
+    pub(super) request: Register,
     pub(super) region: Region,
     pub(super) ends: Vec<IoKernelEnds>,
     /// The memory of the region, which the program has, too.

@@ -98,9 +98,9 @@ impl Control {
         &mut self,
         token: u64,
         socket: &ClientSocket,
-        wish: &Takeover,
+        request: &Takeover,
     ) -> Result<(), String> {
-        self.may_take_over(socket, wish)?;
+        self.may_take_over(socket, request)?;
         let devices = &self.parts.devices;
         let files = devices.iter().flat_map(|port| &port.files).map(AsFd::as_fd);
         let programs = self.parts.directory.registered().to_file();
@@ -177,9 +177,9 @@ impl Control {
         self.parts.socket_file = SocketFile::of(&self.parts.config.socket);
     }
 
-    fn may_take_over(&self, socket: &ClientSocket, wish: &Takeover) -> Result<(), String> {
+    fn may_take_over(&self, socket: &ClientSocket, request: &Takeover) -> Result<(), String> {
         standing::check(socket)?;
-        let (own, other) = (Version::OWN, Version(wish.version));
+        let (own, other) = (Version::OWN, Version(request.version));
         // Its programs may be as new as this one.
         if !other.serves(own) {
             return Err(format!(
@@ -187,31 +187,31 @@ impl Control {
                  on: stop that one and its programs, then start this one, and the programs built with it"
             ));
         }
-        if wish.steps != TAKEOVER_STEPS {
+        if request.steps != TAKEOVER_STEPS {
             return Err("its build has other steps of a takeover: stop it, then start this one without --takeover; its \
                  programs wait for it"
                 .to_owned());
         }
-        if wish.network != self.parts.network {
+        if request.network != self.parts.network {
             return Err(format!(
                 "its programs have addresses in network {}, and this one would serve {}: take over with the same \
                  network, prefix-len, ipv6, network6, mtu and port, or stop that one and its programs first",
-                self.parts.network, wish.network
+                self.parts.network, request.network
             ));
         }
         let config = &self.parts.config;
-        if wish.macs != config.macs.clone().into() {
+        if request.macs != config.macs.clone().into() {
             return Err(
                 "its programs have the MAC addresses of its `macs`, and this one would give them others: take over with \
                  the same `macs`, or stop that one and its programs first"
                     .to_owned(),
             );
         }
-        if wish.max_kthreads < config.max_kthreads {
+        if request.max_kthreads < config.max_kthreads {
             return Err(format!(
                 "its programs may have {} kthreads, and this one permits {}: take over with a max-kthreads of no less, \
                  or stop that one and its programs first",
-                config.max_kthreads, wish.max_kthreads
+                config.max_kthreads, request.max_kthreads
             ));
         }
         if self.successor.is_some() {

@@ -1,11 +1,11 @@
 //! The properties of a packet that rules test.
 //!
 //! Owns the reduction of a frame to its two ends, protocol and ports. Parses the frame as
-//! [`tailwater_ports::packet`] does, so that rules see what the anti-spoofing checks and the flow
+//! [`tailwater_wire::packet`] does, so that rules see what the anti-spoofing checks and the flow
 //! hash see.
 
-use tailwater_ports::frame::ETHERTYPE_ARP;
-use tailwater_ports::packet::{Family, ICMPV6, Packet, Part, decode};
+use tailwater_wire::frame::ETHERTYPE_ARP;
+use tailwater_wire::packet::{Family, ICMPV6, Packet, Part, decode};
 
 use super::config::Direction;
 

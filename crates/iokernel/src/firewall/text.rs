@@ -9,8 +9,7 @@ use core::str::FromStr;
 use serde::Deserialize;
 use serde::de::{self, Deserializer, SeqAccess, Visitor};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-
-use tailwater_ports::packet::{ICMP, ICMPV6, TCP, UDP};
+use tailwater_wire::packet::{ICMP, ICMPV6, TCP, UDP};
 
 /// An IPv4 or IPv6 prefix, such as 10.77.0.0/16, fd00::/8 or a single address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -36,7 +36,7 @@ const PART: Cycles = 50;
 
 bounds! {
     /// Times of the looks.
-    pub(super) struct Durations {
+    pub(super) struct Bounds {
         /// Shortest time between two looks.
         look = 200 ms,
         /// Longest time between two looks while nothing seems to change. A look spends its time in
@@ -53,7 +53,7 @@ bounds! {
 /// What the looks say of the threads beside Tailwater's.
 #[derive(Debug)]
 struct Company {
-    durations: Durations,
+    bounds: Bounds,
     /// When the next look is due, and when it is while nothing seems to change.
     next: Cycles,
     seldom: Cycles,
@@ -66,23 +66,23 @@ struct Company {
 }
 
 impl Company {
-    fn new(durations: Durations) -> Self {
-        Self { durations, next: 0, seldom: 0, last: None, before: None, pause: durations.look }
+    fn new(bounds: Bounds) -> Self {
+        Self { bounds, next: 0, seldom: 0, last: None, before: None, pause: bounds.look }
     }
 
     /// Records a look of this much processor time.
     fn record(&mut self, seen: Runnable, cost: Cycles, now: Cycles) {
         self.before = self.last.filter(|(_, at)| !self.is_expired(*at, now)).map(|(seen, _)| seen);
         self.last = Some((seen, now));
-        let shortest = self.durations.look.max(cost.saturating_mul(PART));
-        let longest = self.durations.seldom.max(shortest);
+        let shortest = self.bounds.look.max(cost.saturating_mul(PART));
+        let longest = self.bounds.seldom.max(shortest);
         self.pause = if seen.batch > 0 { shortest } else { (2 * self.pause).clamp(shortest, longest) };
         self.next = now.saturating_add(self.pause);
         self.seldom = now.saturating_add(longest);
     }
 
     fn is_expired(&self, at: Cycles, now: Cycles) -> bool {
-        now.saturating_sub(at) > self.durations.expires
+        now.saturating_sub(at) > self.bounds.expires
     }
 
     /// Returns whether a look is due, where this many threads are runnable beside Tailwater's. It
@@ -124,7 +124,7 @@ pub(super) struct BatchJobs {
 impl BatchJobs {
     /// Starts the looking thread for the calling one, which polls; `None` if Linux refuses it. It
     /// ends with this.
-    pub(super) fn new(cores: &Cores, durations: Durations, clock: Clock) -> Option<Self> {
+    pub(super) fn new(cores: &Cores, bounds: Bounds, clock: Clock) -> Option<Self> {
         let polling = usize::from(cores.iokernel.0);
         let others: Vec<_> = cores.allowed.iter().filter(|&&core| core != cores.iokernel).copied().collect();
         let set = cpu_set(&others);
@@ -146,7 +146,7 @@ impl BatchJobs {
             }
         };
         Builder::new().name("tailwater-jobs".to_owned()).spawn(look).ok()?;
-        Some(Self { company: Company::new(durations), orders, looks, is_looking: false, clock })
+        Some(Self { company: Company::new(bounds), orders, looks, is_looking: false, clock })
     }
 
     /// Returns the number of runnable threads of other programs while a batch job runs; `None`
@@ -190,7 +190,7 @@ impl BatchJobs {
 mod tests {
     use super::*;
 
-    const DURATIONS: Durations = Durations { look: 100, seldom: 1_000, expires: 2_000 };
+    const BOUNDS: Bounds = Bounds { look: 100, seldom: 1_000, expires: 2_000 };
 
     fn seen(batch: usize, others: usize) -> Runnable {
         Runnable { batch, others }
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn other_programs_count_once_two_looks_have_found_them_beside_a_job() {
-        let mut company = Company::new(DURATIONS);
+        let mut company = Company::new(BOUNDS);
         assert_eq!((company.others(0), company.jobs(0)), (None, 0), "no look");
         company.record(seen(0, 3), 0, 10);
         assert_eq!(company.others(10), None, "no job");
@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn a_look_expires() {
-        let mut company = Company::new(DURATIONS);
+        let mut company = Company::new(BOUNDS);
         company.record(seen(1, 0), 0, 0);
         assert_eq!((company.others(2_000), company.others(2_001)), (Some(0), None));
         assert_eq!((company.jobs(2_000), company.jobs(2_001)), (1, 0));
@@ -227,7 +227,7 @@ mod tests {
 
     #[test]
     fn looks_become_rare_without_a_job_and_by_what_they_cost() {
-        let mut company = Company::new(DURATIONS);
+        let mut company = Company::new(BOUNDS);
         let pauses: Vec<Cycles> = (0..6)
             .map(|_| {
                 company.record(seen(0, 1), 0, 0);

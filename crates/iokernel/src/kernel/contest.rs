@@ -6,7 +6,7 @@
 //! (`/proc/loadavg`). A look finds *more* if they are more than Tailwater's own and than other
 //! cores can take. A running average says for which part of the time the looks did: half of it
 //! begins a contest, after 22 ms if all do, and less than a quarter, or none for
-//! [a second](Durations::hold), ends it. So a compiler that starts one process after the other is
+//! [a second](Bounds::hold), ends it. So a compiler that starts one process after the other is
 //! one contest, and a daemon that wakes for a moment is none. A thread of Linux itself that needs
 //! the polling thread's core for microseconds stays runnable for some timer ticks, and in a contest
 //! until the next slice.
@@ -24,7 +24,7 @@
 //!
 //! Threads that may only run on Tailwater's cores, in a container perhaps, compete although another
 //! core is free. Linux does not say for which core a thread waits, but it says for how long the
-//! polling thread has waited behind one: [a millisecond](Durations::waited) is a contest, too.
+//! polling thread has waited behind one: [a millisecond](Bounds::waited) is a contest, too.
 
 use tailwater_shm::Cycles;
 
@@ -49,7 +49,7 @@ const END: u32 = ALL / 4;
 
 bounds! {
     /// Times of the looks and of a contest.
-    pub(super) struct Durations {
+    pub(super) struct Bounds {
         /// Interval of the looks while there is no contest and the polling thread polls. A look
         /// takes 1.5 us. A thread that needs a core for a moment waits behind one at nice -20 for
         /// two timer ticks of 4 ms: 16 looks.
@@ -78,7 +78,7 @@ pub(super) struct Look {
 /// See the module documentation.
 #[derive(Debug, Clone)]
 pub(super) struct ContentionDetector {
-    durations: Durations,
+    bounds: Bounds,
     /// Cores that are not Tailwater's.
     elsewhere: usize,
     is_on: bool,
@@ -95,8 +95,8 @@ pub(super) struct ContentionDetector {
 
 impl ContentionDetector {
     /// `elsewhere`: how many cores other programs have beside Tailwater's.
-    pub(super) fn new(elsewhere: usize, durations: Durations) -> Self {
-        Self { durations, elsewhere, is_on: false, next: 0, looked: 0, last: 0, average: 0, open: 0 }
+    pub(super) fn new(elsewhere: usize, bounds: Bounds) -> Self {
+        Self { bounds, elsewhere, is_on: false, next: 0, looked: 0, last: 0, average: 0, open: 0 }
     }
 
     /// Returns whether other programs compete for the cores, as of the last look.
@@ -115,7 +115,7 @@ impl ContentionDetector {
     pub(super) fn judge(&mut self, look: Look, now: Cycles) -> Option<bool> {
         let free = self.elsewhere + usize::from(!look.polls);
         let (least, most) = look.own;
-        let has_waited = look.waited >= self.durations.waited;
+        let has_waited = look.waited >= self.bounds.waited;
         let is_more = has_waited || look.runnable > most + free;
         let is_open = !is_more && look.runnable > least + free;
         if is_more {
@@ -134,7 +134,7 @@ impl ContentionDetector {
                 self.average -= self.average >> if is_open { OPEN_SHIFT } else { SHIFT };
             }
         }
-        let lasts = now.saturating_sub(self.last) < self.durations.hold && self.average >= END;
+        let lasts = now.saturating_sub(self.last) < self.bounds.hold && self.average >= END;
         let is_on = if self.is_on { lasts } else { has_waited || self.average >= BEGIN };
         let has_changed = core::mem::replace(&mut self.is_on, is_on) != is_on;
         if has_changed {
@@ -146,7 +146,7 @@ impl ContentionDetector {
 
     /// Returns the time between two looks while the polling thread polls.
     fn interval(&self) -> Cycles {
-        self.durations.look * if self.is_on { SELDOM } else { 1 }
+        self.bounds.look * if self.is_on { SELDOM } else { 1 }
     }
 }
 
@@ -154,7 +154,7 @@ impl ContentionDetector {
 mod tests {
     use super::*;
 
-    const DURATIONS: Durations = Durations { look: 500, hold: 1_000_000, waited: 1_000 };
+    const BOUNDS: Bounds = Bounds { look: 500, hold: 1_000_000, waited: 1_000 };
     /// When a contest begins of which each look from 0 on finds more.
     const BEGINS: Cycles = 44 * 500;
 
@@ -171,7 +171,7 @@ mod tests {
 
     #[test]
     fn a_program_that_computes_is_a_contest_until_a_second_or_less_after_its_end() {
-        let mut contest = ContentionDetector::new(0, DURATIONS);
+        let mut contest = ContentionDetector::new(0, BOUNDS);
         assert_eq!(until_change(&mut contest, 0, 3), Some(BEGINS));
         assert!(contest.is_on());
         // It stays on while threads come and go.
@@ -185,7 +185,7 @@ mod tests {
 
     #[test]
     fn a_thread_that_runs_for_a_moment_is_none() {
-        let mut contest = ContentionDetector::new(0, DURATIONS);
+        let mut contest = ContentionDetector::new(0, BOUNDS);
         for (look, now) in (0..2_000).zip((0..).step_by(500)) {
             // For two timer ticks of 4 ms, once in 20 ms.
             let runnable = if look % 40 < 16 { 3 } else { 2 };
@@ -195,7 +195,7 @@ mod tests {
 
     #[test]
     fn a_contest_ends_although_some_looks_find_a_thread_that_runs_for_a_moment() {
-        let mut contest = ContentionDetector::new(0, DURATIONS);
+        let mut contest = ContentionDetector::new(0, BOUNDS);
         assert_eq!(until_change(&mut contest, 0, 3), Some(BEGINS));
         let looks = |part: u64| (0..400).map(move |n| (n * 10_000, if n % part == 0 { 3 } else { 2 }));
         let ends = |contest: &mut ContentionDetector, part| {
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn looks_at_cores_that_change_hands_neither_begin_nor_prevent_a_contest() {
         let open = Look { own: (2, 4), ..found(3) };
-        let mut contest = ContentionDetector::new(0, DURATIONS);
+        let mut contest = ContentionDetector::new(0, BOUNDS);
         for now in (0..100_000).step_by(500) {
             assert_eq!(contest.judge(open, now), None, "it never is one alone");
         }
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_thread_that_runs_for_a_moment_now_and_then_is_none_while_cores_change_hands() {
         let open = Look { own: (2, 4), ..found(3) };
-        let mut contest = ContentionDetector::new(0, DURATIONS);
+        let mut contest = ContentionDetector::new(0, BOUNDS);
         for round in 0..1_000 {
             let look = if round % 18 == 0 { found(3) } else { open };
             assert_eq!(contest.judge(look, round * 500), None);
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn a_thread_that_runs_for_a_moment_again_and_again_is_none_while_cores_change_hands() {
         let open = Look { own: (2, 4), ..found(3) };
-        let mut contest = ContentionDetector::new(0, DURATIONS);
+        let mut contest = ContentionDetector::new(0, BOUNDS);
         for round in 0..4_000 {
             // For two timer ticks of 4 ms, once in 20 ms.
             let look = if round % 40 < 16 { found(3) } else { open };
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_polling_thread_that_sleeps_between_its_looks_notices_after_two_or_three_and_not_at_one() {
         for apart in [8_000, 10_000, 12_000, 100_000] {
-            let mut contest = ContentionDetector::new(0, DURATIONS);
+            let mut contest = ContentionDetector::new(0, BOUNDS);
             // One look of four finds a thread that runs for a moment.
             for round in 1..40 {
                 let runnable = if round % 4 == 0 { 3 } else { 2 };
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn threads_that_other_cores_can_take_are_none() {
-        let mut contest = ContentionDetector::new(2, DURATIONS);
+        let mut contest = ContentionDetector::new(2, BOUNDS);
         assert_eq!(until_change(&mut contest, 0, 4), None);
         let asleep = Look { polls: false, ..found(5) };
         assert_eq!(contest.judge(asleep, 4_000_000), None, "the polling thread's core is free");
@@ -265,7 +265,7 @@ mod tests {
 
     #[test]
     fn a_polling_thread_that_has_waited_for_its_core_is_in_a_contest_wherever_others_are_free() {
-        let mut contest = ContentionDetector::new(9, DURATIONS);
+        let mut contest = ContentionDetector::new(9, BOUNDS);
         assert_eq!(contest.judge(Look { waited: 999, ..found(3) }, 500), None);
         assert_eq!(contest.judge(Look { waited: 1_000, ..found(3) }, 5_000), Some(true));
         assert_eq!(contest.judge(found(3), 1_000_000), None);

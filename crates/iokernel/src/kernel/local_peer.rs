@@ -9,8 +9,8 @@
 //! if none is, the call returns after 0.3 us.
 //!
 //! A thread that computes keeps the core until a tick of Linux's clock (1 to 10 ms). Nothing here
-//! can end that earlier, so absences of more than [a millisecond](Durations::long) have an
-//! [`Account`]: they take one part in [`PARTS`] of the time, and [20 ms](Durations::allowance) at
+//! can end that earlier, so absences of more than [a millisecond](Bounds::long) have an
+//! [`Account`]: they take one part in [`PARTS`] of the time, and [20 ms](Bounds::allowance) at
 //! once, and this thread polls on meanwhile. With more than one program registered, cores may have
 //! to change hands meanwhile, and it stays for the length of every absence.
 //!
@@ -30,7 +30,7 @@ const PARTS: u64 = 32;
 /// See the module documentation.
 #[derive(Debug, Clone)]
 pub(super) struct LocalPeerYield {
-    durations: Durations,
+    bounds: Bounds,
     /// Frames of local peers when last looked at.
     frames: u64,
     recent_until: Cycles,
@@ -40,7 +40,7 @@ pub(super) struct LocalPeerYield {
 
 bounds! {
     /// Times of local peers and of absences.
-    pub(super) struct Durations {
+    pub(super) struct Bounds {
         /// Time without a frame of a local peer after which none is waited for.
         recent = 10 ms,
         /// Absence that a thread causes that computes: clients of 64 connections take 0.3 ms to
@@ -54,8 +54,8 @@ bounds! {
 }
 
 impl LocalPeerYield {
-    pub(super) fn new(durations: Durations) -> Self {
-        Self { durations, frames: 0, recent_until: 0, not_before: 0, long: Account::default() }
+    pub(super) fn new(bounds: Bounds) -> Self {
+        Self { bounds, frames: 0, recent_until: 0, not_before: 0, long: Account::default() }
     }
 
     /// Returns whether to yield at `now`, in an iteration that has moved nothing; `frames` is how
@@ -64,7 +64,7 @@ impl LocalPeerYield {
     pub(super) fn may_yield(&mut self, frames: u64, now: Cycles) -> bool {
         if frames != self.frames {
             self.frames = frames;
-            self.recent_until = now.saturating_add(self.durations.recent);
+            self.recent_until = now.saturating_add(self.bounds.recent);
         }
         now < self.recent_until && now >= self.not_before
     }
@@ -73,13 +73,13 @@ impl LocalPeerYield {
     /// a long absence. `shared` is true if cores may have to change hands between programs.
     #[inline(always)]
     pub(super) fn returned(&mut self, left: Cycles, back: Cycles, shared: bool) -> Option<Cycles> {
-        let away = back.saturating_sub(left).min(self.durations.tick);
+        let away = back.saturating_sub(left).min(self.bounds.tick);
         if shared {
             self.not_before = back.saturating_add(away);
         }
-        (away > self.durations.long).then(|| {
+        (away > self.bounds.long).then(|| {
             self.long.charge(away, PARTS, left);
-            let pays_at = self.long.pays_at(self.durations.allowance.saturating_mul(PARTS));
+            let pays_at = self.long.pays_at(self.bounds.allowance.saturating_mul(PARTS));
             self.not_before = self.not_before.max(pays_at);
             self.not_before.saturating_sub(back)
         })
@@ -98,12 +98,7 @@ mod tests {
     const TICK: Cycles = 4_000;
 
     fn local_peer() -> LocalPeerYield {
-        LocalPeerYield::new(Durations {
-            recent: RECENT,
-            long: LONG,
-            tick: LONGEST_TICK,
-            allowance: ALLOWANCE,
-        })
+        LocalPeerYield::new(Bounds { recent: RECENT, long: LONG, tick: LONGEST_TICK, allowance: ALLOWANCE })
     }
 
     #[test]

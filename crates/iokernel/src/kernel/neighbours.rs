@@ -71,8 +71,8 @@ impl Neighbours {
         }
         let real_time = real_time.is_ok();
         Some(Self {
-            contest: ContentionDetector::new(elsewhere, contest::Durations::new(clock)),
-            batch_jobs: BatchJobs::new(cores, batch_jobs::Durations::new(clock), clock),
+            contest: ContentionDetector::new(elsewhere, contest::Bounds::new(clock)),
+            batch_jobs: BatchJobs::new(cores, batch_jobs::Bounds::new(clock), clock),
             beside_batch: false,
             since: 0,
             share: CpuShare::new(percent, clock.from_ns(SLICE_US * 1_000)),

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 use tailwater_sched::RuntimeId;
-use tailwater_shm::patience::Patience;
+use tailwater_shm::adaptive_spin::AdaptiveSpin;
 use tailwater_shm::{Clock, Cycles, clock};
 
 use super::local_peer::{self, LocalPeerYield};
@@ -121,7 +121,7 @@ impl Polling {
         let bounds = Bounds::new(clock);
         let us = |us: u64| clock.from_ns(us * 1_000);
         let (idle_sleep, longest) = (us(config.idle_sleep_us), us(config.max_wake_delay_us));
-        let patience = (idle_sleep > 0).then(|| Patience::new(bounds.shortest_quiet, idle_sleep));
+        let patience = (idle_sleep > 0).then(|| AdaptiveSpin::new(bounds.shortest_quiet, idle_sleep));
         let margin = WakeLatency::new([bounds.least_margin, bounds.most_margin]);
         Ok(Self {
             leaves: false,
@@ -130,7 +130,7 @@ impl Polling {
             quiet: IdlePolicy::new(patience, margin, longest, clock::now()),
             attention: PollUrgency::None,
             neighbours: None,
-            local_peer: LocalPeerYield::new(local_peer::Durations::new(clock)),
+            local_peer: LocalPeerYield::new(local_peer::Bounds::new(clock)),
             real_time: false,
             interval: allocator.interval(),
             bounds,
@@ -203,7 +203,7 @@ impl Polling {
             self.switch.report_ends(&mut self.world, &mut self.allocator, now);
             self.next_death_check = now + self.bounds.death_check;
         }
-        while let Some((id, reason)) = self.world.next_doomed() {
+        while let Some((id, reason)) = self.world.next_ended() {
             self.end(id, reason, now);
         }
         if look {
@@ -296,7 +296,7 @@ impl Polling {
                     self.switch.pair(earlier, later, &mut self.world);
                     self.allocator.pair(&self.world, earlier, later);
                 }
-                Command::End(id, reason) => self.world.doom(id, reason),
+                Command::End(id, reason) => self.world.mark_ended(id, reason),
                 Command::RequestCores(id, word) => {
                     if let Some(runtime) = self.world.runtimes.get_mut(id) {
                         runtime.requested_outside = word;
@@ -389,7 +389,7 @@ impl Polling {
         // Events beyond the buffer are found 250 us later; an error means that none is known now.
         let count = epoll::wait(&self.deaths, &mut events, Some(&at_once)).unwrap_or(0);
         for event in &events[..count] {
-            self.world.doom(RuntimeId(event.data.u64() as u32), EndReason::Departed);
+            self.world.mark_ended(RuntimeId(event.data.u64() as u32), EndReason::Departed);
         }
     }
 

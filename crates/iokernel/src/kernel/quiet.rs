@@ -2,12 +2,12 @@
 //! ordinary threads their share of its core, or sleeping.
 //!
 //! Owns [`IdlePolicy`], a pure decision: times are arguments. The thread sleeps when it has polled
-//! for as long as [`Patience`] says. Two rules hold whatever a program does with its timers:
+//! for as long as [`AdaptiveSpin`] says. Two rules hold whatever a program does with its timers:
 //!
 //! * **A known event ends a quiet time only when it is due.** Timers of runtimes and events of
 //!   ports are known before. A quiet time that one of them ends is
-//!   [foreseen](Patience::record_foreseen): polling for it was useless. An event that passed long
-//!   before is not its end. A runtime without a core may keep a timer that is overdue; if that
+//!   [foreseen](AdaptiveSpin::record_foreseen): polling for it was useless. An event that passed
+//!   long before is not its end. A runtime without a core may keep a timer that is overdue; if that
 //!   counted, the thread would learn to sleep after the shortest time, whatever the other programs
 //!   do.
 //! * **An event that is too near to sleep gives others their share.** A sleep ends a
@@ -15,7 +15,7 @@
 //!   margins. A program may keep an event so near at all times.
 
 use tailwater_shm::Cycles;
-use tailwater_shm::patience::Patience;
+use tailwater_shm::adaptive_spin::AdaptiveSpin;
 
 use crate::allocator::PollUrgency;
 
@@ -23,7 +23,7 @@ use crate::allocator::PollUrgency;
 #[derive(Debug)]
 pub(super) struct IdlePolicy {
     /// When to sleep; `None`: never.
-    patience: Option<Patience>,
+    patience: Option<AdaptiveSpin>,
     margin: WakeLatency,
     max_wake_delay: Cycles,
     /// Time of the last activity.
@@ -47,7 +47,7 @@ pub(super) enum Step {
 impl IdlePolicy {
     /// Begins one at `now`. A sleep that only looks now and then lasts for `max_wake_delay`.
     pub(super) fn new(
-        patience: Option<Patience>,
+        patience: Option<AdaptiveSpin>,
         margin: WakeLatency,
         max_wake_delay: Cycles,
         now: Cycles,
@@ -168,7 +168,7 @@ mod tests {
     const NEVER: Cycles = Cycles::MAX;
 
     fn quiet(now: Cycles) -> IdlePolicy {
-        let patience = Patience::new(SHORTEST, LONGEST);
+        let patience = AdaptiveSpin::new(SHORTEST, LONGEST);
         IdlePolicy::new(Some(patience), WakeLatency::new([MARGIN, MARGIN]), 5_000, now)
     }
 

@@ -1,8 +1,8 @@
 //! Adaptive polling: sleep while nothing needs polling, without losing a wake-up.
 //!
 //! Owns the handshake with runtimes and ports. The polling thread sleeps when for a while
-//! ([`Patience`](tailwater_shm::patience::Patience)) no frame moved, no service had or wanted a
-//! core, and no request for cores waited to be served. Best-effort runtimes may hold cores
+//! ([`AdaptiveSpin`](tailwater_shm::adaptive_spin::AdaptiveSpin)) no frame moved, no service had or
+//! wanted a core, and no request for cores waited to be served. Best-effort runtimes may hold cores
 //! meanwhile. A sleep ends when a request that has to wait for its time is due. Two sides write one
 //! word and read the other's:
 //!

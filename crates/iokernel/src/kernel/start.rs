@@ -21,7 +21,7 @@ use crate::authority::Authority;
 use crate::config::{Config, Priority};
 use crate::control::directory::Directory;
 use crate::control::predecessor::Predecessor;
-use crate::control::{self, Control, Surroundings, mailbox};
+use crate::control::{self, Control, HostInfo, mailbox};
 use crate::machine::{self, Cores, Pinned};
 use crate::policy;
 use crate::socket_mode::admit_granted;
@@ -76,9 +76,9 @@ impl IoKernel {
         let (trace, record) = Trace::start(slots, clock).map_err(StartError::Memory)?;
         let mut world = World::new(Arc::clone(&stats), Prices::new(clock, config.offence_share));
         world.trace = trace;
-        let mut control = Control::new(control::Parts {
+        let mut control = Control::new(control::ControlParts {
             config: config.clone(),
-            surroundings: Surroundings::new(clock, network.gateway, &cores),
+            host: HostInfo::new(clock, network.gateway, &cores),
             // The predecessor's until that one has left.
             socket_file: if takeover.is_some() { None } else { SocketFile::of(&config.socket) },
             listener,
@@ -156,7 +156,7 @@ fn statistics(config: &Config, cores: &Cores, ports: &[Box<dyn Port>]) -> Stats 
 
 /// Returns the allocator of the managed cores, with the configured policy.
 fn allocator(config: &Config, cores: &Cores, clock: Clock, rates: Clocks) -> Allocator {
-    let parts = allocator::Parts {
+    let parts = allocator::AllocatorParts {
         clock,
         topology: cores.managed.clone(),
         unmanaged: cores.unmanaged(),

@@ -20,7 +20,6 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 use tailwater_ports::Account;
-use tailwater_ports::frame::MacAddr;
 use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::classes::{ClassReader, ClassRecord, Percentiles};
 use tailwater_shm::clock;
@@ -30,6 +29,7 @@ use tailwater_shm::layout::Queues;
 use tailwater_stats::account::CoreAccount;
 use tailwater_stats::{BOUNDS_NS, CoreCounters, Counter, HandoffHistograms, HandoffKind, LoopCounters};
 use tailwater_stats::{ReclaimHistograms, RuntimeCounters, SharedHistogram, SwitchCounters};
+use tailwater_wire::MacAddr;
 
 use crate::control::watch::Progress;
 use crate::firewall::FirewallConfig;

@@ -18,12 +18,11 @@
 
 use std::net::Ipv6Addr;
 use tailwater_shm::ring::FIRST_LINE_FRAME;
-
-use tailwater_ports::frame::{
-    ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPES_VLAN, IPV4_FRAME,
-    MacAddr,
+use tailwater_wire::frame::{
+    ARP_FRAME, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPES_VLAN, IPV4_FRAME,
 };
-use tailwater_ports::packet::{self, ICMP, TCP, UDP, mix};
+use tailwater_wire::packet::{self, ICMP, TCP, UDP, mix};
+use tailwater_wire::{ETHERNET_HEADER, MacAddr};
 
 /// The addresses a runtime may send from.
 #[derive(Debug, Clone, Copy)]

@@ -1,12 +1,12 @@
 //! Frames into ingress rings and ports: the path of a frame after its checks.
 
-use tailwater_ports::packet::decode;
 use tailwater_ports::{Delivery, Port};
 use tailwater_sched::ledger::Class;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::ring::{ReserveError, lines_of};
 use tailwater_shm::trace::{Event, event};
 use tailwater_shm::{Cycles, clock};
+use tailwater_wire::packet::decode;
 
 use super::Switch;
 use super::broadcast::leaves_room;
@@ -125,7 +125,7 @@ impl Switch {
         now: Cycles,
     ) -> Delivery {
         let unserved = match world.runtimes.get_mut(id) {
-            Some(runtime) if !runtime.doomed => {
+            Some(runtime) if !runtime.ending => {
                 let unserved = runtime.groups.is_unserved();
                 // Before a kthread is woken for the frame.
                 if runtime.guard.is_some()
@@ -208,9 +208,17 @@ impl Switch {
                 Delivery::Full
             }
             Err(ReserveError::Lie(lie)) => {
-                world.doom(id, EndReason::IngressLie { kthread, lie });
+                world.mark_ended(id, EndReason::IngressLie { kthread, lie });
                 Delivery::Unknown
             }
+        }
+    }
+
+    /// Makes the records of the batch visible to the receivers.
+    #[inline(always)]
+    pub(super) fn uncork(&mut self, world: &mut World) {
+        while let Some(kthread) = self.corked.pop() {
+            world.runtimes.kthread_mut(kthread).ingress.uncork();
         }
     }
 

@@ -6,12 +6,12 @@
 //! [`deliver`]: super::deliver
 
 use tailwater_ports::Delivery;
-use tailwater_ports::frame::ETHERNET_HEADER;
 use tailwater_sched::RuntimeId;
 use tailwater_sched::ledger::Class;
 use tailwater_shm::ring::{FLAG_PASSED_ON, FirstLine, MAX_PACKET, Record};
 use tailwater_shm::trace::{Event, FLAG_TRACED};
 use tailwater_shm::{Cycles, clock};
+use tailwater_wire::ETHERNET_HEADER;
 
 use super::Switch;
 use super::check::{self, Heading, Offence, Verdict};
@@ -185,7 +185,7 @@ impl Switch {
                 Ok(None) => break,
                 Err(lie) => {
                     let kthread = sender.owner.index;
-                    world.doom(sender.owner.runtime, EndReason::EgressLie { kthread, lie });
+                    world.mark_ended(sender.owner.runtime, EndReason::EgressLie { kthread, lie });
                     break;
                 }
             };

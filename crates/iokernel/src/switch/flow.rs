@@ -97,9 +97,7 @@ impl FlowGroups {
         }
         self.serving.push(kthread);
         if self.serving.len() == 1 {
-            if self.map[0] != kthread || self.map.iter().any(|&k| k != kthread) {
-                self.map = [kthread; GROUPS];
-            }
+            self.map = [kthread; GROUPS];
             return;
         }
         // Take from kthreads that have more than the new share, group by group, until this kthread

@@ -16,13 +16,12 @@
 //! nothing yet, and its sender is to learn that the address is taken.
 
 use std::net::{IpAddr, Ipv4Addr};
-use tailwater_ports::frame::{
-    ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME, MacAddr,
-};
-use tailwater_ports::packet::{Family, ICMPV6, decode};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::ring::FIRST_LINE_FRAME;
+use tailwater_wire::frame::{ARP_FRAME, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME};
 use tailwater_wire::icmpv6::kind::NEIGHBOUR_ADVERTISEMENT;
+use tailwater_wire::packet::{Family, ICMPV6, decode};
+use tailwater_wire::{ETHERNET_HEADER, MacAddr};
 
 use super::absent::ip4_of;
 use super::check::mac_key;

@@ -4,8 +4,7 @@
 //! look-up is one multiplication and nearly always one cache line. Changed on registration only.
 
 use tailwater_sched::RuntimeId;
-
-use tailwater_ports::frame::MacAddr;
+use tailwater_wire::MacAddr;
 
 /// The owner of an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

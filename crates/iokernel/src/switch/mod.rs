@@ -36,7 +36,7 @@
 //! |---|---|
 //! | a frame with foreign addresses, or none that make sense | dropped and counted, for the runtime too |
 //! | a message that only routers send, a VLAN tag, another protocol | the same |
-//! | an impossible ring record or position, a record of an earlier lap | its registration ends ([`World::doom`]) |
+//! | an impossible ring record or position, a record of an earlier lap | its registration ends ([`World::mark_ended`]) |
 //! | a frame that changes while it is copied | the checked first line is delivered; to a port, nothing |
 //! | more frames than its receivers or a port take | dropped and counted once it has had its share of the ring or of the port's queue ([`shares`]) |
 //! | broadcasts and multicasts without end | dropped beyond a number of copies ([`broadcast`]), and always before unicast |
@@ -66,11 +66,11 @@ mod tests;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use tailwater_ports::frame::{ETHERNET_HEADER, MacAddr};
 use tailwater_ports::{Attachment, Port};
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::ring::FrameBuffer;
 use tailwater_shm::{Clock, Cycles};
+use tailwater_wire::{ETHERNET_HEADER, MacAddr};
 
 use crate::bounds::bounds;
 use crate::capture::{Captures, Point};
@@ -320,14 +320,6 @@ impl Switch {
             && let Some(frame) = source.copy(&mut self.buffer)
         {
             self.captures.push(point, frame);
-        }
-    }
-
-    /// Makes the records of the batch visible to the receivers.
-    #[inline(always)]
-    fn uncork(&mut self, world: &mut World) {
-        while let Some(kthread) = self.corked.pop() {
-            world.runtimes.kthread_mut(kthread).ingress.uncork();
         }
     }
 }

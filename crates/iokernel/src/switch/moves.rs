@@ -42,11 +42,11 @@ const LONGEST_NS: u64 = 1_000_000_000;
 /// Fences that the readers have not been seen to pass.
 #[derive(Debug, Default)]
 pub(super) struct Moves {
-    held: Vec<Held>,
+    held: Vec<OpenFence>,
 }
 
 #[derive(Debug)]
-struct Held {
+struct OpenFence {
     runtime: RuntimeId,
     mark: Mark,
     since: Cycles,
@@ -74,7 +74,7 @@ impl Moves {
             position = next.position();
             counters.fenced_groups.add(1);
             if self.has_room(runtime.id) {
-                self.held.push(Held { runtime: runtime.id, mark, since: now });
+                self.held.push(OpenFence { runtime: runtime.id, mark, since: now });
             }
         }
         runtime.groups.follow(hash);

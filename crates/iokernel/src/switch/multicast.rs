@@ -69,7 +69,7 @@ impl SolicitedNodes {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use tailwater_ports::frame::MacAddr;
+    use tailwater_wire::MacAddr;
 
     fn of(group: &str, others: Multicast) -> Audience {
         audience(MacAddr::of_group(group.parse().unwrap()).key(), others)

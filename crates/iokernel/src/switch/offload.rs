@@ -3,7 +3,7 @@
 //! Owns the arithmetic only. The frame is a private copy, and its lengths are checked against its
 //! end: anything but one whole TCP segment stays as it is, and its receiver refuses it.
 
-use tailwater_ports::packet::{Packet, Part, TCP, decode};
+use tailwater_wire::packet::{Packet, Part, TCP, decode};
 use tailwater_wire::{IpProtocol, Sum, TCP_HEADER};
 
 /// Offset of the checksum in a TCP header.

@@ -2,10 +2,10 @@
 //! once.
 
 use std::net::{IpAddr, Ipv4Addr};
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::{Delivery, Inject, PORT_BUDGET};
 use tailwater_shm::Cycles;
 use tailwater_shm::ring::{FIRST_LINE_FRAME, MIN_FRAME};
+use tailwater_wire::MacAddr;
 
 use super::absent::station_of;
 use super::mac::Destination;

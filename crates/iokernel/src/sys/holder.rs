@@ -25,8 +25,7 @@ use core::mem::MaybeUninit;
 use core::ptr;
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, kill_process};
-
-use super::last_error;
+use tailwater_shm::last_error;
 
 /// Bytes of its stack, of which it uses some hundred.
 const STACK: usize = 16 * 1024;

@@ -15,6 +15,7 @@ use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_setaffinity};
 use tailwater_shm::grant::PREEMPT_SIGNAL;
+use tailwater_shm::last_error;
 use tailwater_shm::priority::{self, Rank};
 
 /// Sends signal `signal` to thread `tid` of process `tgid` (tgkill(2)). Signal 0 only checks that
@@ -71,8 +72,4 @@ impl Threads for LinuxThreads {
     fn set_rank(&mut self, tgid: i32, tid: i32, rank: Rank) -> Result<(), Errno> {
         set_rank(tgid, tid, rank)
     }
-}
-
-fn last_error() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
 }

@@ -2,8 +2,7 @@
 
 use rustix::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use rustix::io::Errno;
-
-use super::last_error;
+use tailwater_shm::last_error;
 
 /// `SO_PASSRIGHTS` of `<asm-generic/socket.h>`, since Linux 6.16; libc has no name for it.
 const SO_PASSRIGHTS: libc::c_int = 83;

@@ -1,5 +1,4 @@
 use std::net::Ipv4Addr;
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::memory::{MemoryPeer, pair};
 use tailwater_ports::{Attachment, Port};
 use tailwater_sched::RuntimeId;
@@ -8,6 +7,7 @@ use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::control::TraceRequest;
 use tailwater_shm::trace::{CoreStep, Event, FLAG_TRACED, Played, Recording, Step, Who};
 use tailwater_testkit::frames::{arp, udp};
+use tailwater_wire::MacAddr;
 
 use super::{BACKGROUND, CLAIMS, LOOKS, MOST_CLAIMS, READINGS, Trace, Tracer};
 use crate::fixture::{Sandbox, TRACE_HEAD};

@@ -1,7 +1,7 @@
 //! A station's answers to ARP requests, which wait for its next poll.
 
 use tailwater_ports::Inject;
-use tailwater_ports::frame::ARP_FRAME;
+use tailwater_wire::frame::ARP_FRAME;
 
 use super::wire::{Host, answer_arp};
 

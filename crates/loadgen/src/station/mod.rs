@@ -20,9 +20,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
 use rustix::fd::{AsFd, BorrowedFd};
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::{Attachment, Context, Delivery, Inject, Port, PortError};
 use tailwater_shm::{Clock, Cycles, clock};
+use tailwater_wire::MacAddr;
 use tailwater_workload::Interval;
 
 use crate::control::LEAD_NS;

@@ -4,8 +4,8 @@
 use super::*;
 use crate::protocol::Spin;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use tailwater_ports::frame::ARP_FRAME;
 use tailwater_testkit::PATIENCE;
+use tailwater_wire::frame::ARP_FRAME;
 use tailwater_workload::spin::{Reply, Request};
 
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 250);

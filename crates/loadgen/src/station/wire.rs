@@ -8,13 +8,10 @@
 //! Decoding is total: any bytes give a value or `None`, never a panic.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use tailwater_wire::frame::{ARP_FRAME, ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_FRAME};
 use tailwater_wire::{
-    ArpOperation, ArpPacket, Checksums, DEFAULT_TTL, EtherType, EthernetHeader, IpProtocol, Ipv4Packet,
-    UDP_HEADER, UdpDatagram, checksum,
-};
-
-use tailwater_ports::frame::{
-    ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, IPV4_FRAME, MacAddr,
+    ArpOperation, ArpPacket, Checksums, DEFAULT_TTL, ETHERNET_HEADER, EtherType, EthernetHeader, IpProtocol,
+    Ipv4Packet, MacAddr, UDP_HEADER, UdpDatagram, checksum,
 };
 
 /// Where a datagram's data begins in a frame whose IP header has no options.

@@ -4,10 +4,10 @@
 //! verified: nothing lies between the rings, and a port of an IOKernel trusts its own process.
 //! Decoding is total.
 
-use tailwater_ports::frame::{ETHERNET_HEADER, ETHERTYPE_IPV4, IPV4_FRAME};
 use tailwater_tcp::{EcnCodepoint, Outgoing};
+use tailwater_wire::frame::{ETHERTYPE_IPV4, IPV4_FRAME};
 use tailwater_wire::{
-    Checksums, DEFAULT_TTL, EtherType, EthernetHeader, IpProtocol, Ipv4Packet, Sum, checksum,
+    Checksums, DEFAULT_TTL, ETHERNET_HEADER, EtherType, EthernetHeader, IpProtocol, Ipv4Packet, Sum, checksum,
 };
 
 use super::Peer;
@@ -86,9 +86,9 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
     use std::net::Ipv4Addr;
-    use tailwater_ports::frame::MacAddr;
     use tailwater_tcp::segment::Options;
     use tailwater_tcp::{Flags, Header, Purpose, Segment, Seq};
+    use tailwater_wire::MacAddr;
 
     const A: Host = Host { mac: MacAddr([2, 0, 0, 0, 0, 1]), ip: Ipv4Addr::new(10, 77, 0, 250) };
     const B: Host = Host { mac: MacAddr([2, 0, 0, 0, 0, 2]), ip: Ipv4Addr::new(10, 77, 0, 2) };

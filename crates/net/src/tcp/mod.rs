@@ -2,8 +2,8 @@
 //!
 //! Owns the connections (`table`), the remains of closed ones (`time_wait`), listening sockets with
 //! their accept queues (`listen`), the timers of all of these (`timers`), and the windows of peers
-//! on this machine (`near`). `tailwater_tcp` decides what a connection does and knows neither clock
-//! nor lock. [`crate::stack::tcp`] passes segments and time.
+//! on this machine (`local_window`). `tailwater_tcp` decides what a connection does and knows
+//! neither clock nor lock. [`crate::stack::tcp`] passes segments and time.
 //!
 //! ```text
 //! handle_tcp -> table -+- Socket (lock) -> Connection::handle_segment --+
@@ -40,7 +40,7 @@ pub mod clock;
 pub(crate) mod cookies;
 mod key;
 mod listen;
-mod near;
+mod local_window;
 pub(crate) mod socket;
 mod table;
 mod tag;
@@ -58,7 +58,7 @@ use crate::limiter::PeerLimiter;
 use crate::platform::{Lock, Platform};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
-use near::NearWindow;
+use local_window::LocalWindow;
 use table::Table;
 use tailwater_tcp::ports::EphemeralPorts;
 use tailwater_tcp::{Secret, Stats};
@@ -121,7 +121,7 @@ pub struct Tcp<P: Platform> {
     pub(crate) connections: AtomicUsize,
     pub(crate) limit: usize,
     /// The windows of peers on this machine.
-    pub(crate) near_window: NearWindow,
+    pub(crate) local_window: LocalWindow,
     /// True once the program ends: no handshake is begun. Relaxed: a connection that is accepted
     /// before a kthread sees it is reset by the last look at all connections.
     pub(crate) ending: AtomicBool,
@@ -176,7 +176,7 @@ impl<P: Platform> Tcp<P> {
             resets: PeerLimiter::new(RESETS_BURST, RESETS_PER_SECOND, seed),
             connections: AtomicUsize::new(0),
             limit: limit as usize,
-            near_window: NearWindow::new(local_window),
+            local_window: LocalWindow::new(local_window),
             ending: AtomicBool::new(false),
             next_id: AtomicU64::new(0),
             gone: Lock::new(Totals::default()),

@@ -13,10 +13,10 @@ use std::str::FromStr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_shm::{Clock, Cycles};
+use tailwater_wire::MacAddr;
 
 use super::grammar::{OptionError, duration_ns, rate_bps, share_ppb, value, words};
 use super::{Account, Attachment, Context, Delivery, Inject, Port, PortError, PortInterface};
-use crate::frame::MacAddr;
 use link::{Link, LinkCounters, LinkSpec, MAX_HELD};
 
 /// What is wrong with the network. Parsed from words, each for both directions, or for one with

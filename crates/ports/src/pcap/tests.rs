@@ -3,9 +3,9 @@
 
 use super::*;
 use crate::Delivery;
-use crate::frame::MacAddr;
 use std::time::Instant;
 use tailwater_testkit::PATIENCE;
+use tailwater_wire::MacAddr;
 
 /// Injected frames with their times.
 #[derive(Default)]

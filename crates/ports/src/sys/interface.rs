@@ -5,9 +5,8 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, Protocol, SocketFlags, SocketType, netdevice, socket_with};
 use std::net::{Ipv4Addr, Ipv6Addr};
-
-use super::last_error;
-use crate::frame::MacAddr;
+use tailwater_shm::last_error;
+use tailwater_wire::MacAddr;
 
 /// Maximum length of an interface name in bytes.
 pub(crate) const MAX_NAME: usize = libc::IFNAMSIZ - 1;

@@ -7,9 +7,3 @@
 pub(crate) mod interface;
 pub(crate) mod tap;
 pub(crate) mod xsk;
-
-use rustix::io::Errno;
-
-fn last_error() -> Errno {
-    Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO)
-}

@@ -3,9 +3,9 @@
 use rustix::fd::{AsRawFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
 use rustix::io::Errno;
+use tailwater_shm::last_error;
 
 use super::interface::{ioctl, request};
-use super::last_error;
 use crate::tap_offload::HEADER;
 
 /// How a queue is opened.

@@ -27,9 +27,9 @@ use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use std::sync::Arc;
+use tailwater_shm::last_error;
 use tailwater_shm::memory::{self, Mapping, MemoryError};
 
-use super::last_error;
 use adopt::Known;
 use ring::Ring;
 

@@ -13,8 +13,8 @@
 //! joined packet is left to Linux, which knows then that its data is undamaged.
 
 use super::{HEADER, NEEDS_CHECKSUM, TCP_V4, TCP_V6};
-use crate::frame::{ETHERNET_HEADER, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
-use tailwater_wire::{IPV4_HEADER, IPV6_HEADER, IpProtocol, Sum, TCP_HEADER, checksum};
+use tailwater_wire::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use tailwater_wire::{ETHERNET_HEADER, IPV4_HEADER, IPV6_HEADER, IpProtocol, Sum, TCP_HEADER, checksum};
 
 /// Maximum length of an IP packet, and so of a joined one.
 const MAX_IP: usize = 65_535;

@@ -16,8 +16,8 @@ mod join;
 
 pub(super) use join::{Joiner, Taken};
 
-use crate::frame::{ETHERNET_HEADER, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
-use tailwater_wire::{IpProtocol, Sum, checksum};
+use tailwater_wire::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use tailwater_wire::{ETHERNET_HEADER, IpProtocol, Sum, checksum};
 
 /// Length of a [`Header`] in bytes.
 pub(super) const HEADER: usize = 10;

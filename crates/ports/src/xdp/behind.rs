@@ -2,11 +2,11 @@
 //! IP addresses or by their ports.
 
 use std::net::IpAddr;
+use tailwater_wire::MacAddr;
 
 use super::addresses::{self, Outward};
 use super::ports;
 use crate::Inject;
-use crate::frame::MacAddr;
 
 /// See the module documentation.
 #[derive(Debug)]

@@ -30,11 +30,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError, Weak};
 use std::time::Instant;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Listen;
+use tailwater_wire::MacAddr;
 
 use super::ports::holders::Absence;
 use super::sharing::{KnownPrograms, ip4s};
 use super::{Share, Sharing, XdpAccount, XdpPort, XdpSpec};
-use crate::frame::MacAddr;
 use crate::sys::interface::Interface;
 use crate::{Context, Port};
 

@@ -25,9 +25,9 @@ use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 use std::collections::{HashMap, HashSet};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use tailwater_wire::MacAddr;
 
 use super::ways::{Prefix, Route, Ways};
-use crate::frame::MacAddr;
 
 /// Groups of notifications (linux/rtnetlink.h, `RTNLGRP_*`): links, neighbours, and addresses,
 /// routes and rules of both families.

@@ -8,6 +8,7 @@ use rustix::io::Errno;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
+use tailwater_wire::MacAddr;
 
 use super::linux::Linux;
 use super::ports::attachment::{self, Attachment};
@@ -18,7 +19,6 @@ use super::sharing::{Addresses, address_map};
 use super::ways::Ways;
 use super::{MAX_MTU, MAX_QUEUES, Share, XdpMode, XdpPort, ZeroCopy};
 use crate::PortError;
-use crate::frame::MacAddr;
 use crate::sys::interface::Interface;
 use crate::sys::xsk::{OpenError, Queue};
 use tailwater_bpf::sys::map::Map;

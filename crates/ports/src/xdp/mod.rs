@@ -51,9 +51,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tailwater_shm::Cycles;
 use tailwater_shm::control::document_to_file;
+use tailwater_wire::{ETHERNET_HEADER, MacAddr};
 
 use super::{Account, Attachment, Context, Inject, Port, PortError, PortInterface, SendQueue, checksum};
-use crate::frame::{ETHERNET_HEADER, MacAddr};
 use crate::sys::interface::{Accepts, Interface, accept};
 use crate::sys::xsk::{self, HEADROOM, OpenError, Queue};
 use addresses::{Counts, Gateway, Outward};

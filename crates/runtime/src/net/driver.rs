@@ -1,5 +1,6 @@
-//! The one stack of the process, and its connection to kthreads: their egress rings, the cycle
-//! clock, a thread for its timers, and one for packets that the host sends to itself.
+//! The one stack of the process, and its connection to kthreads: frames of their ingress rings,
+//! their egress rings, the cycle clock, a thread for its timers, and one for packets that the host
+//! sends to itself.
 //!
 //! The stack's timers (repeated requests, ageing of neighbours, announcements of this host) need no
 //! precision and fire seconds apart, so they have a user thread of their own, started when the
@@ -13,9 +14,10 @@ use super::tcp::setup::secrets;
 use crate::egress::{self, EgressError};
 use crate::ground::spin::SpinLock;
 use crate::ground::stderr;
+use crate::records::ingress::{Taken, read};
 use crate::records::runtime::runtime;
 use crate::thread::spawn_normal;
-use crate::verbs::trace::Request;
+use crate::verbs::trace::{self, Request};
 use crate::verbs::wait::{WaitList, wait};
 use core::hash::BuildHasher;
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -26,7 +28,8 @@ use std::sync::Arc;
 use std::sync::OnceLock;
 use tailwater_net::{ConfigError, InputBatch, LoopbackBatch, Mode, NetConfig, Outlet, OutletError, RETRY};
 use tailwater_shm::clock;
-use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, FLAG_PASSED_ON};
+use tailwater_shm::ring::{Consumer, FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, FLAG_PASSED_ON};
+use tailwater_shm::trace::FLAG_TRACED;
 use tailwater_wire::Checksums;
 
 /// Time until a segment is tried again while another IOKernel is waited for: each connection that
@@ -187,9 +190,33 @@ impl Outlet<Kthreads> for KthreadOutlet {
     }
 }
 
+/// Processes frames of kthread `ring`'s ingress ring, at most `limit`. Deferred acknowledgments
+/// leave at the end, after the ring was published. Runs in the scheduler context.
+///
+/// # Panics
+/// If the IOKernel breaks the ring protocol.
+pub fn take_frames(consumer: &mut Consumer, ring: u16, limit: u64) -> Taken {
+    let mut batch = Batch::default();
+    let has_passed = |kthread: u16, position| {
+        let older = runtime().kthreads.get(usize::from(kthread)).and_then(|older| older.ingress.as_ref());
+        older.expect("the IOKernel names kthreads that have a ring").has_passed(position)
+    };
+    read(consumer, limit, has_passed, |record| {
+        // SAFETY: the IOKernel, which this process attached to and trusts, writes no record before
+        // it is freed.
+        let frame = unsafe { record.frame() };
+        let flags = record.flags();
+        if flags & FLAG_TRACED == 0 {
+            batch.input(frame, flags);
+        } else {
+            batch.input_traced(frame, flags, trace::taken(record.hash(), ring, frame));
+        }
+    })
+}
+
 /// Frames of an ingress ring that are processed one after the other. Preemption is off.
 #[derive(Debug, Default)]
-pub struct Batch {
+struct Batch {
     #[cfg(feature = "tcp")]
     deferred: Deferred,
     /// The frame being processed is a traced request.
@@ -199,7 +226,7 @@ pub struct Batch {
 impl Batch {
     /// Processes a frame.
     #[inline]
-    pub fn input(&mut self, frame: &[u8], flags: u8) {
+    fn input(&mut self, frame: &[u8], flags: u8) {
         // The producer of the ring guarantees all checksums in the frame: IPv4's and the
         // transport's.
         let checksums = if flags & FLAG_CHECKSUM_OK != 0 { Checksums::Trust } else { Checksums::Verify };
@@ -208,7 +235,7 @@ impl Batch {
 
     /// Processes a frame that is a traced request.
     #[cold]
-    pub fn input_traced(&mut self, frame: &[u8], flags: u8, request: Option<Request>) {
+    fn input_traced(&mut self, frame: &[u8], flags: u8, request: Option<Request>) {
         self.traced = request;
         self.input(frame, flags);
         self.traced = None;

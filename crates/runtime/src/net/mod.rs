@@ -37,7 +37,7 @@ pub use udp::UdpSocket;
 #[cfg(feature = "readiness")]
 pub(crate) use udp::UdpEndpoint;
 
-pub(crate) use driver::{Batch, init, put_off_timers};
+pub(crate) use driver::{init, put_off_timers, take_frames};
 #[cfg(feature = "tcp")]
 pub(crate) use tailwater_net::DEFAULT_CONNECTIONS;
 pub(crate) use tailwater_net::{ConfigError, Ipv6Config, Mode, NetConfig};

@@ -34,9 +34,9 @@ use core::sync::atomic::{
 use std::collections::VecDeque;
 use tailwater_shm::Cycles;
 use tailwater_shm::account::Account;
+use tailwater_shm::adaptive_spin::AdaptiveSpin;
 use tailwater_shm::grant::{Generation, PREEMPT_SIGNAL};
 use tailwater_shm::layout::{KthreadShared, RuntimeEnds};
-use tailwater_shm::patience::Patience;
 use tailwater_shm::ring::Producer;
 use tailwater_shm::trace::TraceWriter;
 
@@ -114,7 +114,7 @@ pub struct Private {
     /// Free small blocks.
     pub blocks: BlockCache,
     /// How long it polls without work before it gives its core back; `None` before it first idles.
-    pub patience: RefCell<Option<Patience>>,
+    pub patience: RefCell<Option<AdaptiveSpin>>,
     /// When it last began to work: with a tenancy, or after it had idled.
     pub works_since: Cell<Cycles>,
     /// How long it waited for the core that it has, or had last.

@@ -21,10 +21,10 @@ use crate::records::runtime::Runtime;
 use crate::records::uthread::Runnable;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::fence;
+use tailwater_shm::adaptive_spin::AdaptiveSpin;
 use tailwater_shm::control::Class;
 use tailwater_shm::grant::{Generation, Grant, NextOwner};
 use tailwater_shm::park::{BACKSTOP, Sleep};
-use tailwater_shm::patience::Patience;
 use tailwater_shm::priority;
 use tailwater_shm::ring::Consumer;
 use tailwater_shm::sync::spin_hint;
@@ -188,8 +188,8 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
         Found::Nothing if resumed && kthread.hosts() => host::release(kthread, runtime),
         Found::Nothing if resumed => {
             park(kthread, runtime);
-            // Until there was work again. The wake is no idle time: [`Patience`] has a price for
-            // it, and with both a threshold that is short stays so.
+            // Until there was work again. The wake is no idle time: [`AdaptiveSpin`] has a price
+            // for it, and with both a threshold that is short stays so.
             let end = first_arrival(kthread).unwrap_or_else(clock::now);
             record_idle(kthread, end.saturating_sub(now));
         }
@@ -232,7 +232,7 @@ fn patience(kthread: ThisKthread<'_>, runtime: &Runtime, now: Cycles) -> Cycles 
         return shortest.min(runtime.idle_timeout);
     }
     let mut patience = kthread.private().patience.borrow_mut();
-    patience.get_or_insert_with(|| Patience::new(shortest, runtime.idle_timeout)).threshold()
+    patience.get_or_insert_with(|| AdaptiveSpin::new(shortest, runtime.idle_timeout)).threshold()
 }
 
 /// Records the work that has ended at `now`; returns the kthread's average time per frame. A long

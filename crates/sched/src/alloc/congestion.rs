@@ -19,9 +19,9 @@
 //!
 //! For most runtimes one pass over the cores shows that there is none to preempt. One that [lacks
 //! cores](super::Observation::lacks_cores) needs a pass of its own, and programs bring that about
-//! themselves. So an event makes at most [`VAIN_SEARCHES`] such passes without a result. After a
+//! themselves. So an event makes at most [`FUTILE_SEARCHES`] such passes without a result. After a
 //! pass without a result, looks leave the runtime out until the others have had their turn: of *n*
-//! that lack cores, each has its turn once in *n* / [`VAIN_SEARCHES`] looks, rounded up.
+//! that lack cores, each has its turn once in *n* / [`FUTILE_SEARCHES`] looks, rounded up.
 //!
 //! Consequences, all tested:
 //! - *Work conservation*: no demand is unmet while a core is free, unless its runtime lacks cores
@@ -50,11 +50,11 @@
 //! - A division leaves cores where they are. Only a runtime that is granted fewer can lose one.
 
 use super::detect::{Detector, Found};
-use super::division::{Share, Shares};
+use super::division::{Division, Entitlement};
 use super::observe::{Activity, KthreadLook, RuntimeLook};
 use super::per_runtime::PerRuntime;
 use super::policy::{Policy, View};
-use super::select::{Choice, Claim, Quanta, Rank, Selector, idles_at, lendable, spare};
+use super::select::{Choice, Claim, Rank, Selector, excess, idles_at, lendable};
 use crate::action::Action;
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::ledger::{Account, Class, CoreState, KthreadState, Ledger};
@@ -68,7 +68,7 @@ pub const HELP_PATIENCE: u8 = 6;
 
 /// Maximum number of claims of runtimes that lack cores for which one event searches the cores
 /// without a result.
-pub(super) const VAIN_SEARCHES: usize = 4;
+pub(super) const FUTILE_SEARCHES: usize = 4;
 
 /// Settings of [`CongestionDetection`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,8 +100,11 @@ impl Default for Config {
 }
 
 impl Config {
-    fn quanta(&self) -> Quanta {
-        Quanta { service: self.service_quantum, burst: self.burst_quantum }
+    fn quantum(&self, class: Class) -> Nanos {
+        match class {
+            Class::LatencyCritical => self.service_quantum,
+            Class::BestEffort => self.burst_quantum,
+        }
     }
 }
 
@@ -144,7 +147,7 @@ pub struct CongestionDetection {
     /// Runtimes that need a core at this event, in the order in which they are served.
     queue: Vec<QueueKey>,
     /// What runtimes own by request; `None` if requests are ignored.
-    shares: Option<Shares>,
+    division: Option<Division>,
 }
 
 impl CongestionDetection {
@@ -153,19 +156,22 @@ impl CongestionDetection {
     pub fn new(config: Config) -> Self {
         Self {
             config,
-            selector: Selector::new(config.quanta(), config.seed),
+            selector: Selector::new(
+                [Class::LatencyCritical, Class::BestEffort].map(|class| config.quantum(class)),
+                config.seed,
+            ),
             runtimes: PerRuntime::default(),
             event: 0,
             looks: 0,
             queue: Vec::new(),
-            shares: None,
+            division: None,
         }
     }
 
     /// Creates a policy with no runtimes attached that also grants the cores that runtimes request.
     #[must_use]
     pub fn with_requests(config: Config) -> Self {
-        Self { shares: Some(Shares::default()), ..Self::new(config) }
+        Self { division: Some(Division::default()), ..Self::new(config) }
     }
 
     /// Sets which cores runtimes of a class may be lent, by position; all before the first call.
@@ -174,8 +180,8 @@ impl CongestionDetection {
         self.selector.set_reach(class, cores);
     }
 
-    fn share(&self, runtime: RuntimeId, account: &Account) -> Share {
-        share(self.shares.as_ref(), runtime, account)
+    fn entitlement(&self, runtime: RuntimeId, account: &Account) -> Entitlement {
+        entitlement(self.division.as_ref(), runtime, account)
     }
 
     /// Returns the number of searches for a core to preempt since the last call.
@@ -196,6 +202,9 @@ impl CongestionDetection {
         let (Some(account), Some(look)) = (view.ledger.account(runtime), view.obs.runtime(runtime)) else {
             return;
         };
+        if self.division.is_none() && account.is_barred() {
+            return;
+        }
         let Some(tracked) = self.runtimes.get_mut(runtime) else { return };
         let Found { work, waiting, unknown } = tracked.detector.look(look);
         (tracked.work, tracked.work_seen) = (work, event);
@@ -212,27 +221,27 @@ impl CongestionDetection {
         if !goes_on {
             tracked.congested = waiting > 0 && (!helped || tracked.looks_without_relief > HELP_PATIENCE);
         }
-        let stranded = account.cores() == 0 && (work || tracked.woken);
-        let requests = self.shares.as_mut().is_some_and(|shares| shares.pursue(runtime, view));
-        tracked.unmet = stranded || tracked.congested || tracked.preempted || requests;
+        let without_core = account.cores() == 0 && (work || tracked.woken);
+        let requests = self.division.as_mut().is_some_and(|division| division.pursue(runtime, view));
+        tracked.unmet = without_core || tracked.congested || tracked.preempted || requests;
     }
 
-    /// Returns the runtime's claim if its demand is unmet and it could be lent a core now. `spare`
+    /// Returns the runtime's claim if its demand is unmet and it could be lent a core now. `excess`
     /// is the number of cores it has over its guarantee.
-    fn claim(&self, view: View<'_>, runtime: RuntimeId, spare: i32) -> Option<Claim> {
+    fn claim(&self, view: View<'_>, runtime: RuntimeId, excess: i32) -> Option<Claim> {
         let account = view.ledger.account(runtime)?;
         let claims = self.is_unmet(runtime) && account.room() > 0 && !view.obs.runtime(runtime)?.on_hold();
         let (class, demoted) = (view.class(runtime), view.is_demoted(runtime));
-        claims.then_some(Claim { runtime, class, demoted, spare })
+        claims.then_some(Claim { runtime, class, demoted, excess })
     }
 
     fn queue_key(&self, claim: &Claim) -> QueueKey {
         let last_served = self.runtimes.get(claim.runtime).map_or(Nanos::ZERO, |tracked| tracked.last_served);
-        (claim.rank(), claim.spare, last_served, claim.runtime)
+        (claim.rank(), claim.excess, last_served, claim.runtime)
     }
 
     fn survey(&mut self, view: View<'_>) {
-        let (event, runtimes, shares) = (self.event, &mut self.runtimes, self.shares.as_ref());
+        let (event, runtimes, division) = (self.event, &mut self.runtimes, self.division.as_ref());
         let has_work = |runtime| {
             let Some(tracked) = runtimes.get_mut(runtime) else { return false };
             if tracked.work_seen != event {
@@ -241,7 +250,7 @@ impl CongestionDetection {
             }
             tracked.work
         };
-        self.selector.survey(view, has_work, |runtime, account| share(shares, runtime, account));
+        self.selector.survey(view, has_work, |runtime, account| entitlement(division, runtime, account));
     }
 
     /// Serves the runtimes in the queue, of those that lack cores as many as may be served now.
@@ -249,12 +258,12 @@ impl CongestionDetection {
         // Whether or not they have a demand at present: programs could take turns at that.
         let lacks_cores = |runtime| view.obs.lacks_cores(view.ledger, runtime);
         let lacking = view.ledger.runtimes().iter().filter(|&&runtime| lacks_cores(runtime)).count();
-        let turn = lacking.div_ceil(VAIN_SEARCHES) as u64;
-        let mut in_vain = 0;
+        let turn = lacking.div_ceil(FUTILE_SEARCHES) as u64;
+        let mut futile = 0;
         for &(.., runtime) in queue {
             let lacks = lacking > 0 && lacks_cores(runtime);
             let waits = |tracked: &Tracked| tracked.next_search > self.looks;
-            if lacks && (in_vain == VAIN_SEARCHES || self.runtimes.get(runtime).is_some_and(waits)) {
+            if lacks && (futile == FUTILE_SEARCHES || self.runtimes.get(runtime).is_some_and(waits)) {
                 continue;
             }
             let served = self.serve(view, runtime, actions);
@@ -262,7 +271,7 @@ impl CongestionDetection {
                 && !served
                 && let Some(tracked) = self.runtimes.get_mut(runtime)
             {
-                in_vain += 1;
+                futile += 1;
                 tracked.next_search = self.looks + turn;
             }
         }
@@ -270,7 +279,7 @@ impl CongestionDetection {
 
     /// Grants a surveyed runtime the core its claim deserves; returns whether there is one.
     fn serve(&mut self, view: View<'_>, runtime: RuntimeId, actions: &mut Vec<Action>) -> bool {
-        let claim = self.claim(view, runtime, self.selector.spare(runtime));
+        let claim = self.claim(view, runtime, self.selector.excess(runtime));
         let Some(choice) = claim.and_then(|claim| self.selector.choose(view, &claim)) else { return false };
         self.grant(view, runtime, choice, actions);
         true
@@ -299,7 +308,7 @@ impl CongestionDetection {
             .filter(|&runtime| self.is_unmet(runtime) && holder.is_none_or(|h| h.kthread.runtime != runtime))
             .filter_map(|runtime| {
                 let account = view.ledger.account(runtime)?;
-                self.claim(view, runtime, spare(account, self.share(runtime, account)))
+                self.claim(view, runtime, excess(account, self.entitlement(runtime, account)))
             })
             .filter(|claim| holder.is_none_or(|holder| self.may_take(claim, holder)))
             .filter(|claim| self.selector.reaches(view, claim, at))
@@ -312,7 +321,7 @@ impl CongestionDetection {
     }
 
     fn may_preempt(&self, claim: &Claim, holder: &Holder) -> bool {
-        claim.may_preempt(holder.class, holder.spare, holder.tenure, self.config.quanta())
+        claim.may_preempt(holder.class, holder.excess, holder.tenure, self.config.quantum(claim.class))
     }
 }
 
@@ -320,7 +329,7 @@ impl CongestionDetection {
 struct Holder {
     kthread: KthreadId,
     class: Class,
-    spare: i32,
+    excess: i32,
     tenure: Nanos,
     /// True if the kthread keeps the core although it idles: something is queued at its runtime, so
     /// that it is about to be busy, or its runtime requested the core.
@@ -329,17 +338,17 @@ struct Holder {
 
 impl Holder {
     /// Returns the holder of the core at this position; `None` if it is free.
-    fn of_core(view: View<'_>, shares: Option<&Shares>, at: usize) -> Option<Self> {
+    fn of_core(view: View<'_>, division: Option<&Division>, at: usize) -> Option<Self> {
         let CoreState::Owned { kthread, since } = view.ledger.cores()[at] else { return None };
         let account = view.ledger.account(kthread.runtime)?;
-        let share = share(shares, kthread.runtime, account);
+        let entitlement = entitlement(division, kthread.runtime, account);
         let has_work = view.obs.runtime(kthread.runtime).is_some_and(RuntimeLook::has_work);
         Some(Self {
             kthread,
             class: view.class(kthread.runtime),
-            spare: spare(account, share),
+            excess: excess(account, entitlement),
             tenure: view.now.since(since),
-            keeps: has_work || lendable(account, share) <= 0,
+            keeps: has_work || lendable(account, entitlement) <= 0,
         })
     }
 
@@ -352,14 +361,14 @@ impl Holder {
 }
 
 /// Returns what a runtime owns: its guarantee, if requests are ignored.
-fn share(shares: Option<&Shares>, runtime: RuntimeId, account: &Account) -> Share {
-    let guarantee = Share { own: account.guaranteed(), requested: 0 };
-    shares.map_or(guarantee, |shares| shares.of(runtime, account))
+fn entitlement(division: Option<&Division>, runtime: RuntimeId, account: &Account) -> Entitlement {
+    let guarantee = Entitlement { own: account.guaranteed(), requested: 0 };
+    division.map_or(guarantee, |division| division.of(runtime, account))
 }
 
 impl Policy for CongestionDetection {
     fn name(&self) -> &'static str {
-        if self.shares.is_some() { "arbiter" } else { "congestion-detection" }
+        if self.division.is_some() { "arbiter" } else { "congestion-detection" }
     }
 
     fn interval(&self) -> Nanos {
@@ -381,8 +390,8 @@ impl Policy for CongestionDetection {
             work_seen: 0,
         };
         self.runtimes.insert(runtime, tracked);
-        if let Some(shares) = &mut self.shares {
-            shares.attach(runtime);
+        if let Some(division) = &mut self.division {
+            division.attach(runtime);
         }
         let slots = self.runtimes.slots();
         self.selector.reserve(ledger.topology().len(), slots);
@@ -392,24 +401,24 @@ impl Policy for CongestionDetection {
 
     fn detach(&mut self, runtime: RuntimeId) {
         self.runtimes.remove(runtime);
-        if let Some(shares) = &mut self.shares {
-            shares.detach(runtime);
+        if let Some(division) = &mut self.division {
+            division.detach(runtime);
         }
     }
 
     fn tick(&mut self, view: View<'_>, actions: &mut Vec<Action>) {
         self.event += 1;
         self.looks += 1;
-        if let Some(shares) = &mut self.shares {
-            shares.update(view);
+        if let Some(division) = &mut self.division {
+            division.update(view);
         }
         let mut queue = core::mem::take(&mut self.queue);
         queue.clear();
         for &runtime in view.ledger.runtimes() {
             self.look(view, runtime);
             let account = view.ledger.account(runtime);
-            let spare = account.map_or(0, |account| spare(account, self.share(runtime, account)));
-            queue.extend(self.claim(view, runtime, spare).map(|claim| self.queue_key(&claim)));
+            let excess = account.map_or(0, |account| excess(account, self.entitlement(runtime, account)));
+            queue.extend(self.claim(view, runtime, excess).map(|claim| self.queue_key(&claim)));
         }
         if !queue.is_empty() {
             queue.sort_unstable();
@@ -433,14 +442,14 @@ impl Policy for CongestionDetection {
         if matches!(view.ledger.cores()[at], CoreState::Moving { .. } | CoreState::Absent) {
             return;
         }
-        let holder = Holder::of_core(view, self.shares.as_ref(), at);
+        let holder = Holder::of_core(view, self.division.as_ref(), at);
         let Some(claim) = self.best_claim(view, at, holder.as_ref()) else { return };
         // The claim may take this core, but perhaps not all others of its holder, which keeps those
         // that it has had for less than a quantum if it has work.
         let holder_at = |other| holder.as_ref().and_then(|holder| holder.at(view, other));
         let may_take = |other| holder_at(other).is_some_and(|holder| self.may_take(&claim, &holder));
         let alike = |other| other == at || idles_at(view, other) && may_take(other);
-        let at = self.selector.loosest(view, &claim, at, alike);
+        let at = self.selector.least_sticky(view, &claim, at, alike);
         let holder = holder_at(at);
         let choice = Choice {
             at,
@@ -452,15 +461,15 @@ impl Policy for CongestionDetection {
     }
 
     fn next_pending(&self, view: View<'_>) -> Option<Nanos> {
-        self.shares.as_ref()?.next_pending(view)
+        self.division.as_ref()?.next_pending(view)
     }
 
     fn takes_requests(&self) -> bool {
-        self.shares.is_some()
+        self.division.is_some()
     }
 
     fn granted(&self, runtime: RuntimeId) -> u16 {
-        self.shares.as_ref().map_or(0, |shares| shares.requested(runtime))
+        self.division.as_ref().map_or(0, |division| division.requested(runtime))
     }
 }
 

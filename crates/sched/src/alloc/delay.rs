@@ -111,8 +111,8 @@ impl DelayThreshold {
             let (rank, asks) = match spec.class {
                 Class::LatencyCritical => {
                     let used = account.cores().saturating_sub(idle_kthreads(view, runtime));
-                    let stranded = account.cores() == 0 && look.has_work();
-                    (1, (used + u16::from(tracked.delayed || stranded)).min(spec.max))
+                    let without_core = account.cores() == 0 && look.has_work();
+                    (1, (used + u16::from(tracked.delayed || without_core)).min(spec.max))
                 }
                 Class::BestEffort if look.has_work() => (2, spec.max),
                 Class::BestEffort => (2, account.cores()),

@@ -1,6 +1,6 @@
 //! The division of the cores that programs request, by priority (Arachne section 4).
 //!
-//! Owns `Shares`: which cores are a program's *own* by the latest division. Higher priorities are
+//! Owns `Division`: which cores are a program's *own* by the latest division. Higher priorities are
 //! served first. What is left for a priority that does not fit is divided evenly. Requests of
 //! best-effort programs come after all those of latency-critical ones, whatever their priorities,
 //! as everywhere else.
@@ -34,7 +34,7 @@ const PAUSE_PER_ROW: Nanos = Nanos(350);
 
 /// What a program owns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Share {
+pub(super) struct Entitlement {
     /// Cores that cannot be preempted: requested ones, and guaranteed ones.
     pub(super) own: u16,
     /// Cores it requested and was given: they are not lent to others while they idle.
@@ -45,13 +45,13 @@ pub(super) struct Share {
 struct Entry {
     /// As of the latest division.
     requests: Requests,
-    share: Share,
+    entitlement: Entitlement,
     limiter: PrefetchLimiter,
 }
 
 /// The division of the cores among those who request them.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Shares {
+pub(super) struct Division {
     entries: PerRuntime<Entry>,
     /// True if a runtime joined or left since the latest division.
     stale: bool,
@@ -65,7 +65,7 @@ pub(super) struct Shares {
     targets: Vec<(RuntimeId, u16)>,
 }
 
-impl Shares {
+impl Division {
     pub(super) fn attach(&mut self, runtime: RuntimeId) {
         self.entries.insert(runtime, Entry::default());
         self.stale = true;
@@ -83,20 +83,20 @@ impl Shares {
 
     /// Returns what a runtime owns. Until the first division after it joined, that is its
     /// guarantee.
-    pub(super) fn of(&self, runtime: RuntimeId, account: &Account) -> Share {
-        let share = self.entries.get(runtime).map_or(Share::default(), |entry| entry.share);
-        Share { own: share.own.max(account.guaranteed()), ..share }
+    pub(super) fn of(&self, runtime: RuntimeId, account: &Account) -> Entitlement {
+        let entitlement = self.entries.get(runtime).map_or(Entitlement::default(), |entry| entry.entitlement);
+        Entitlement { own: entitlement.own.max(account.guaranteed()), ..entitlement }
     }
 
     /// Returns how many of the cores that it requests are a runtime's own.
     pub(super) fn requested(&self, runtime: RuntimeId) -> u16 {
-        self.entries.get(runtime).map_or(0, |entry| entry.share.requested)
+        self.entries.get(runtime).map_or(0, |entry| entry.entitlement.requested)
     }
 
     /// Returns whether the runtime is to be granted a core for its request alone, as of this look.
     pub(super) fn pursue(&mut self, runtime: RuntimeId, view: View<'_>) -> bool {
-        let Some(Entry { share, limiter, .. }) = self.entries.get_mut(runtime) else { return false };
-        limiter.is_under_way() && limiter.look(share.requested, have(view, runtime), view.now)
+        let Some(Entry { entitlement, limiter, .. }) = self.entries.get_mut(runtime) else { return false };
+        limiter.is_under_way() && limiter.look(entitlement.requested, have(view, runtime), view.now)
     }
 
     /// Divides the cores anew if a request has changed. Called at each look.
@@ -163,8 +163,8 @@ impl Shares {
             let found = self.targets.binary_search_by_key(&runtime, |target| target.0);
             let own = found.map_or(0, |at| self.targets[at].1);
             let requested = own.min(entry.requests.total());
-            entry.limiter.change(entry.share.requested, requested, have(view, runtime), view.now);
-            entry.share = Share { own, requested };
+            entry.limiter.change(entry.entitlement.requested, requested, have(view, runtime), view.now);
+            entry.entitlement = Entitlement { own, requested };
         }
     }
 }
@@ -221,21 +221,21 @@ mod tests {
     struct Machine {
         ledger: Ledger,
         obs: Observation,
-        shares: Shares,
+        division: Division,
         now: Nanos,
     }
 
     impl Machine {
         fn new(cores: u16, specs: &[(u16, u16, Class)]) -> Self {
             let mut ledger = Ledger::new(Topology::uniform(cores, 1, 1).unwrap());
-            let (mut obs, mut shares) = (Observation::new(), Shares::default());
+            let (mut obs, mut division) = (Observation::new(), Division::default());
             for (id, &(guaranteed, max, class)) in (0..).map(RuntimeId).zip(specs) {
                 let spec = RuntimeSpec { guaranteed, max, kthreads: max, class };
                 ledger.register(id, spec, Nanos::ZERO).unwrap();
                 obs.attach(id, max);
-                shares.attach(id);
+                division.attach(id);
             }
-            Self { ledger, obs, shares, now: Nanos::ZERO }
+            Self { ledger, obs, division, now: Nanos::ZERO }
         }
 
         fn request(&mut self, id: u32, requests: Requests) {
@@ -245,9 +245,14 @@ mod tests {
         fn look(&mut self, after: Nanos) -> Vec<(u16, u16)> {
             self.now = self.now + after;
             let view = View { now: self.now, obs: &self.obs, ledger: &self.ledger };
-            self.shares.update(view);
-            let share = |&id: &RuntimeId| self.shares.of(id, self.ledger.account(id).unwrap());
-            self.ledger.runtimes().iter().map(share).map(|share| (share.own, share.requested)).collect()
+            self.division.update(view);
+            let entitlement = |&id: &RuntimeId| self.division.of(id, self.ledger.account(id).unwrap());
+            self.ledger
+                .runtimes()
+                .iter()
+                .map(entitlement)
+                .map(|entitlement| (entitlement.own, entitlement.requested))
+                .collect()
         }
     }
 

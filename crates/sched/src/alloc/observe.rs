@@ -154,7 +154,7 @@ pub struct Observation {
     closed: Vec<bool>,
     /// By position; the cores beyond its end have no hold.
     holds: Vec<Hold>,
-    /// Number of calls of [`ties`](Self::ties).
+    /// Number of calls of [`stickiness`](Self::stickiness).
     #[cfg(test)]
     pub(super) ties_read: core::cell::Cell<usize>,
 }
@@ -268,7 +268,7 @@ impl Observation {
 
     /// Returns how much a kthread should keep the core at this position before other cores of its
     /// runtime: more if it hosts an exclusive thread than if the core is reserved.
-    pub(super) fn ties(&self, kthread: KthreadId, at: usize) -> u8 {
+    pub(super) fn stickiness(&self, kthread: KthreadId, at: usize) -> u8 {
         #[cfg(test)]
         self.ties_read.set(self.ties_read.get() + 1);
         let hosted = self.kthread(kthread).is_some_and(|look| look.hosted);

@@ -30,6 +30,10 @@ impl Requests {
     /// Returns the word that requests at each priority the larger number of two words.
     #[must_use]
     pub fn larger(one: u64, other: u64) -> u64 {
+        // Nearly always, and 70 instructions less.
+        if other == 0 {
+            return one;
+        }
         let (one, other) = (one.to_le_bytes(), other.to_le_bytes());
         u64::from_le_bytes(core::array::from_fn(|priority| one[priority].max(other[priority])))
     }

@@ -23,19 +23,19 @@
 //! hyperthreads no other runtime uses.
 //!
 //! How many cores a runtime keeps is counted; which ones it loses of those that it does not keep is
-//! chosen here. A runtime is [tied](Observation::ties) to a core where it hosts an exclusive
-//! thread, or that ordinary threads are kept off. A core is chosen as if there were no ties. Of the
-//! cores that its owner has in the same use and that the claimant may take as well, the one that it
-//! is tied to least is then taken in its place. So a runtime that reports ties for all its cores,
-//! or for changing ones, keeps no more cores than otherwise, and a choice takes one more pass over
-//! the cores.
+//! chosen here. A runtime [sticks](Observation::stickiness) to a core where it hosts an exclusive
+//! thread, or that ordinary threads are kept off. A core is chosen as if none stuck to any. Of the
+//! cores that its owner has in the same use and that the claimant may take as well, the least
+//! sticky one is then taken in its place. So a runtime that reports to stick to all its cores, or
+//! to changing ones, keeps no more cores than otherwise, and a choice takes one more pass over the
+//! cores.
 //!
 //! In pool 1 a `LatencyCritical` claimant prefers an idling core, which still polls, to a free one,
 //! which may be halted: on three kinds of 2-vCPU VM a hand-off takes 1.4 to 3.2 us and the wake of
 //! a halted core 5 to 70 us. A `BestEffort` claimant prefers the free one. In pools 3 and 4 "any"
 //! is a random core, so that no bursting runtime is singled out.
 
-use super::division::Share;
+use super::division::Entitlement;
 use super::observe::{Activity, Hold, Observation};
 use super::policy::View;
 use crate::ids::{KthreadId, Nanos, RuntimeId};
@@ -53,23 +53,6 @@ pub(super) enum Rank {
     Burst(Class),
 }
 
-/// Time for which a bursting runtime keeps a core before an equal may preempt it, by the class of
-/// both.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Quanta {
-    pub(super) service: Nanos,
-    pub(super) burst: Nanos,
-}
-
-impl Quanta {
-    fn of(self, class: Class) -> Nanos {
-        match class {
-            Class::LatencyCritical => self.service,
-            Class::BestEffort => self.burst,
-        }
-    }
-}
-
 /// One runtime's claim to one more core.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
@@ -77,12 +60,12 @@ pub(super) struct Claim {
     pub(super) class: Class,
     pub(super) demoted: bool,
     /// Cores it has over those it owns; negative if it is entitled to more.
-    pub(super) spare: i32,
+    pub(super) excess: i32,
 }
 
 impl Claim {
     pub(super) fn rank(&self) -> Rank {
-        if self.spare < 0 { Rank::Entitled } else { Rank::Burst(self.class) }
+        if self.excess < 0 { Rank::Entitled } else { Rank::Burst(self.class) }
     }
 
     /// Returns true if the claim may take a core on which a kthread of this class idles.
@@ -91,32 +74,32 @@ impl Claim {
     }
 
     /// Returns true if the claim justifies preempting a busy kthread that has had its core for
-    /// `tenure`. Its runtime is of class `owner` and has `owner_spare` cores over those it owns.
+    /// `tenure`. Its runtime is of class `owner` and has `owner_excess` cores over those it owns.
     ///
     /// - A runtime that is not bursting is never preempted (Shenango section 4.1.1).
     /// - A guarantee takes effect at once, and so does `LatencyCritical` against `BestEffort`,
     ///   never the reverse.
     /// - Between bursting runtimes of one class the poorer takes from the richer, no sooner than
-    ///   the core has been used for their class's quantum. So equal shares are left alone, an odd
-    ///   core goes round, and no runtime waits for ever.
-    pub(super) fn may_preempt(&self, owner: Class, owner_spare: i32, tenure: Nanos, quanta: Quanta) -> bool {
+    ///   the core has been used for the `quantum` of their class. So equal shares are left alone,
+    ///   an odd core goes round, and no runtime waits for ever.
+    pub(super) fn may_preempt(&self, owner: Class, owner_excess: i32, tenure: Nanos, quantum: Nanos) -> bool {
         let allowed = match (self.rank(), owner) {
             (Rank::Entitled, _) | (Rank::Burst(Class::LatencyCritical), Class::BestEffort) => true,
             (Rank::Burst(Class::BestEffort), Class::LatencyCritical) => false,
-            (Rank::Burst(class), _) => tenure >= quanta.of(class) && owner_spare > self.spare,
+            (Rank::Burst(_), _) => tenure >= quantum && owner_excess > self.excess,
         };
-        allowed && owner_spare > 0
+        allowed && owner_excess > 0
     }
 }
 
 /// Returns the number of cores a runtime has over those it owns.
-pub(super) fn spare(account: &Account, share: Share) -> i32 {
-    i32::from(account.cores()) - i32::from(share.own)
+pub(super) fn excess(account: &Account, entitlement: Entitlement) -> i32 {
+    i32::from(account.cores()) - i32::from(entitlement.own)
 }
 
 /// Returns the number of cores a runtime has that are lent to others while they idle.
-pub(super) fn lendable(account: &Account, share: Share) -> i32 {
-    i32::from(account.cores()) - i32::from(share.requested)
+pub(super) fn lendable(account: &Account, entitlement: Entitlement) -> i32 {
+    i32::from(account.cores()) - i32::from(entitlement.requested)
 }
 
 /// The use of a core, as the survey sees it.
@@ -146,7 +129,8 @@ pub(super) struct Choice {
 /// The survey of one event, and the random state. Only [`Selector::reserve`] allocates.
 #[derive(Clone, Debug)]
 pub(super) struct Selector {
-    quanta: Quanta,
+    /// By class: time for which a bursting runtime keeps a core before an equal may preempt it.
+    quanta: [Nanos; 2],
     random: Xoshiro256PlusPlus,
     /// Parallel to the topology's cores.
     uses: Vec<Use>,
@@ -154,11 +138,11 @@ pub(super) struct Selector {
     available: usize,
     /// By runtime slot: cores over those it owns, and cores that are lent while they idle; less the
     /// cores chosen from it since the survey.
-    spares: Vec<(i32, i32)>,
+    excess: Vec<(i32, i32)>,
     /// By class of the claim: true if one found nothing to preempt. Claims are served by rank, then
-    /// by growing `spare`, so the cores that one claim may preempt include those that any later one
-    /// of its class may, and no further search is needed. A claimant that lost a core in between is
-    /// served at the next look, 5 us later.
+    /// by growing `excess`, so the cores that one claim may preempt include those that any later
+    /// one of its class may, and no further search is needed. A claimant that lost a core in
+    /// between is served at the next look, 5 us later.
     exhausted: [bool; 2],
     eligible: Vec<usize>,
     /// By class: whether its runtimes may be lent the core at each position; empty for all cores.
@@ -169,13 +153,13 @@ pub(super) struct Selector {
 }
 
 impl Selector {
-    pub(super) fn new(quanta: Quanta, seed: u64) -> Self {
+    pub(super) fn new(quanta: [Nanos; 2], seed: u64) -> Self {
         Self {
             quanta,
             random: Xoshiro256PlusPlus::seed_from_u64(seed),
             uses: Vec::new(),
             available: 0,
-            spares: Vec::new(),
+            excess: Vec::new(),
             exhausted: [false; 2],
             eligible: Vec::new(),
             reach: [Vec::new(), Vec::new()],
@@ -205,27 +189,27 @@ impl Selector {
         self.uses.reserve(cores);
         self.eligible.clear();
         self.eligible.reserve(cores);
-        self.spares.clear();
-        self.spares.reserve(slots);
+        self.excess.clear();
+        self.excess.reserve(slots);
     }
 
     /// Classifies every core. If `has_work` returns true for a runtime, something is queued there:
-    /// its idle kthreads are about to be busy and count as busy. `share` returns what a runtime
-    /// owns.
+    /// its idle kthreads are about to be busy and count as busy. `entitlement` returns what a
+    /// runtime owns.
     pub(super) fn survey(
         &mut self,
         view: View<'_>,
         mut has_work: impl FnMut(RuntimeId) -> bool,
-        share: impl Fn(RuntimeId, &Account) -> Share,
+        entitlement: impl Fn(RuntimeId, &Account) -> Entitlement,
     ) {
         let View { obs, ledger, .. } = view;
         let slots = ledger.runtimes().last().map_or(0, |runtime| runtime.0 as usize + 1);
-        self.spares.clear();
-        self.spares.resize(slots, (0, 0));
+        self.excess.clear();
+        self.excess.resize(slots, (0, 0));
         for &runtime in ledger.runtimes() {
             let Some(account) = ledger.account(runtime) else { continue };
-            let share = share(runtime, account);
-            self.spares[runtime.0 as usize] = (spare(account, share), lendable(account, share));
+            let entitlement = entitlement(runtime, account);
+            self.excess[runtime.0 as usize] = (excess(account, entitlement), lendable(account, entitlement));
         }
         self.uses.clear();
         self.uses.extend(ledger.cores().iter().enumerate().map(|(at, state)| match *state {
@@ -246,8 +230,8 @@ impl Selector {
     }
 
     /// Returns the core to take in place of the one at this position: of those that its owner has,
-    /// that are `alike` and in the claimant's reach, the one that it is tied to least.
-    pub(super) fn loosest(
+    /// that are `alike` and in the claimant's reach, the least sticky one.
+    pub(super) fn least_sticky(
         &self,
         view: View<'_>,
         claim: &Claim,
@@ -255,23 +239,23 @@ impl Selector {
         alike: impl Fn(usize) -> bool,
     ) -> usize {
         let owned = owner(view.ledger, at);
-        let ties = |at: usize| match view.ledger.cores()[at] {
-            CoreState::Owned { kthread, .. } => view.obs.ties(kthread, at),
+        let stickiness = |at: usize| match view.ledger.cores()[at] {
+            CoreState::Owned { kthread, .. } => view.obs.stickiness(kthread, at),
             CoreState::Free | CoreState::Absent | CoreState::Moving { .. } => 0,
         };
-        if ties(at) == 0 {
+        if stickiness(at) == 0 {
             return at;
         }
         let others = (0..view.ledger.cores().len()).filter(|&other| {
             owner(view.ledger, other) == owned && alike(other) && self.reaches(view, claim, other)
         });
-        others.min_by_key(|&other| (ties(other), other != at)).unwrap_or(at)
+        others.min_by_key(|&other| (stickiness(other), other != at)).unwrap_or(at)
     }
 
     /// Returns the cores over those it owns that a runtime has left after the choices made since
     /// the survey.
-    pub(super) fn spare(&self, runtime: RuntimeId) -> i32 {
-        self.spares[runtime.0 as usize].0
+    pub(super) fn excess(&self, runtime: RuntimeId) -> i32 {
+        self.excess[runtime.0 as usize].0
     }
 
     /// Returns the core for this claim and marks it as taken; `None` if the claim may have none.
@@ -285,9 +269,10 @@ impl Selector {
         let preempts = matches!(used, Use::Busy(_));
         self.available -= usize::from(!preempts);
         let class = view.class(kthread.runtime);
-        let (spare, lendable) = &mut self.spares[kthread.runtime.0 as usize];
-        let entitled = claim.may_preempt(class, *spare, view.now.since(since), self.quanta);
-        (*spare, *lendable) = (*spare - 1, *lendable - 1);
+        let (excess, lendable) = &mut self.excess[kthread.runtime.0 as usize];
+        let entitled =
+            claim.may_preempt(class, *excess, view.now.since(since), self.quanta[claim.class as usize]);
+        (*excess, *lendable) = (*excess - 1, *lendable - 1);
         Some(Choice { at, victim: Some(kthread), preempts, only_if_idle: !entitled })
     }
 
@@ -298,7 +283,7 @@ impl Selector {
         }
         let (critical, effort) = (Use::Idle(Class::LatencyCritical), Use::Idle(Class::BestEffort));
         // An idle core that its owner requested is not lent.
-        let lent = |owner: RuntimeId| owner != claim.runtime && self.spares[owner.0 as usize].1 > 0;
+        let lent = |owner: RuntimeId| owner != claim.runtime && self.excess[owner.0 as usize].1 > 0;
         let of_others = |at: usize| {
             let lent = owner(view.ledger, at).is_none_or(lent);
             lent && self.reaches(view, claim, at)
@@ -323,7 +308,7 @@ impl Selector {
             near.or_else(|| first(critical)).filter(|_| claim.may_take_idle(Class::LatencyCritical))
         };
         let at = found.or_else(last)?;
-        Some(self.loosest(view, claim, at, |other| self.uses[other] == self.uses[at]))
+        Some(self.least_sticky(view, claim, at, |other| self.uses[other] == self.uses[at]))
     }
 
     /// Returns a core of pool 3 or 4.
@@ -337,7 +322,7 @@ impl Selector {
             let near = near(view, claim, |at| self.is_eligible(view, claim, class, at));
             if let Some(at) = near.or_else(|| self.any_eligible(view, claim, class)) {
                 return Some(
-                    self.loosest(view, claim, at, |other| self.is_eligible(view, claim, class, other)),
+                    self.least_sticky(view, claim, at, |other| self.is_eligible(view, claim, class, other)),
                 );
             }
         }
@@ -354,7 +339,12 @@ impl Selector {
         }
         let CoreState::Owned { kthread, since } = view.ledger.cores()[at] else { return false };
         kthread.runtime != claim.runtime
-            && claim.may_preempt(class, self.spare(kthread.runtime), view.now.since(since), self.quanta)
+            && claim.may_preempt(
+                class,
+                self.excess(kthread.runtime),
+                view.now.since(since),
+                self.quanta[claim.class as usize],
+            )
             && view.yields(at, claim.runtime)
     }
 
@@ -454,7 +444,7 @@ fn is_leaving(ledger: &Ledger, runtime: RuntimeId, core: crate::ids::CoreId) -> 
 impl Selector {
     /// Returns the capacities of everything on the heap.
     pub(super) fn capacities(&self) -> [usize; 3] {
-        [self.uses.capacity(), self.spares.capacity(), self.eligible.capacity()]
+        [self.uses.capacity(), self.excess.capacity(), self.eligible.capacity()]
     }
 }
 

@@ -1,10 +1,10 @@
 //! Congestion detection by scenario. Properties that hold for every history are in
 //! `tests/it/allocation.rs`.
 
-use super::congestion::VAIN_SEARCHES;
+use super::congestion::FUTILE_SEARCHES;
 use super::*;
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
-use crate::ledger::{Class, CoreState, Ledger, Parked, RuntimeSpec};
+use crate::ledger::{Class, CoreState, Ledger, RuntimeSpec};
 use crate::topology::Topology;
 use Activity::{Idle, Running};
 use Class::{BestEffort, LatencyCritical};
@@ -258,7 +258,7 @@ fn the_sibling_hyperthread_comes_first_then_the_most_recent_core_then_any() {
     let mut machine = Machine::new(Topology::uniform(8, 2, 1).unwrap());
     let a = machine.runtime(BestEffort, 0, 8);
     let kthread = machine.runs(a, 6);
-    assert_eq!(machine.ledger.handle_parked(kthread, machine.now), Ok(Parked::Freed(CoreId(6))));
+    assert_eq!(machine.ledger.handle_parked(kthread, machine.now), Ok(None));
     machine.runs(a, 1);
     machine.queue(a, 100);
     machine.look();
@@ -755,7 +755,7 @@ fn kthreads_that_all_host_exclusive_threads_do_not_make_an_event_quadratic() {
     let service = machine.runtime(LatencyCritical, 0, 1);
     assert_eq!(machine.wakeup(service).len(), 1);
     let read = machine.obs.ties_read.take();
-    assert!(read <= most, "a wake reads {read} ties");
+    assert!(read <= most, "a wake asks {read} times how sticky a core is");
     // Services that wait for their quantum, until a core idles.
     let mut machine = hosting(LatencyCritical);
     let services: Vec<RuntimeId> = (0..32).map(|_| machine.runtime(LatencyCritical, 0, 1)).collect();
@@ -766,7 +766,7 @@ fn kthreads_that_all_host_exclusive_threads_do_not_make_an_event_quadratic() {
     machine.obs.ties_read.take();
     assert_eq!(machine.idle(5).len(), 1);
     let read = machine.obs.ties_read.take();
-    assert!(read <= most, "a core that idles has {read} ties read");
+    assert!(read <= most, "a core that idles asks {read} times how sticky one is");
 }
 
 /// Returns a machine on whose cores another program runs and hosts exclusive threads, and programs
@@ -801,7 +801,7 @@ fn a_look_searches_the_cores_for_few_of_many_runtimes_that_lack_cores() {
         assert_eq!(machine.look(), []);
         // One is for all claims of runtimes that lack no cores.
         let searches = machine.policy.take_searches();
-        assert!(searches <= VAIN_SEARCHES + 1, "{searches} searches at look {look}");
+        assert!(searches <= FUTILE_SEARCHES + 1, "{searches} searches at look {look}");
     }
 }
 
@@ -815,7 +815,7 @@ fn a_core_that_only_others_may_have_does_not_lift_the_bound_on_vain_searches() {
     for look in 0..16 {
         assert_eq!(machine.look(), []);
         let searches = machine.policy.take_searches();
-        assert!((1..=VAIN_SEARCHES).contains(&searches), "{searches} searches at look {look}");
+        assert!((1..=FUTILE_SEARCHES).contains(&searches), "{searches} searches at look {look}");
     }
 }
 
@@ -868,7 +868,7 @@ fn each_of_many_runtimes_that_lack_cores_is_served_within_its_turn() {
             // From now on the search has no result for all but one.
             lacking.iter().filter(|&&other| other != program).for_each(|&other| machine.obs.refuse(other, 1));
             machine.wait(Nanos::from_micros(100));
-            let turn = programs.div_ceil(VAIN_SEARCHES);
+            let turn = programs.div_ceil(FUTILE_SEARCHES);
             let served = (0..turn).find_map(|_| machine.look().first().copied());
             let is_own =
                 |action: Action| matches!(action, Action::Grant { runtime, .. } if runtime == program);

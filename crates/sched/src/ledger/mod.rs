@@ -56,23 +56,9 @@ pub struct Ledger {
     guaranteed: usize,
 }
 
-/// What became of a core when a kthread gave it up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parked {
-    /// It is free.
-    Freed(CoreId),
-    /// It went to the kthread it was promised to.
-    HandedOn {
-        /// The core.
-        core: CoreId,
-        /// Its owner from now on.
-        to: KthreadId,
-    },
-}
-
 /// What became of one core of a runtime that was unregistered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum Disposition {
     /// The runtime owned it; it is free now.
     Freed(CoreId),
     /// The runtime was giving it up, and the move is complete. The new owner must be woken, because
@@ -214,29 +200,33 @@ impl Ledger {
         Ok(())
     }
 
-    /// Removes a runtime, dead or leaving, and settles every core it was part of. Returns the fates
-    /// of those cores, ascending by core.
+    /// Removes a runtime, dead or leaving, and settles every core it was part of. Returns what
+    /// became of those cores, ascending by core.
     ///
     /// # Errors
     /// [`TransitionError::UnknownRuntime`].
-    pub fn unregister(&mut self, runtime: RuntimeId, now: Nanos) -> Result<Vec<Fate>, TransitionError> {
+    pub fn unregister(
+        &mut self,
+        runtime: RuntimeId,
+        now: Nanos,
+    ) -> Result<Vec<Disposition>, TransitionError> {
         let account = self.account(runtime).ok_or(TransitionError::UnknownRuntime(runtime))?;
         let guaranteed = usize::from(account.spec.guaranteed);
-        let mut fates = Vec::with_capacity(usize::from(account.held()));
+        let mut dispositions = Vec::with_capacity(usize::from(account.held()));
         for at in 0..self.cores.len() {
             let core = self.topology.cores()[at].id;
             match self.cores[at] {
                 CoreState::Owned { kthread, .. } if kthread.runtime == runtime => {
                     self.release(kthread, now)?;
-                    fates.push(Fate::Freed(core));
+                    dispositions.push(Disposition::Freed(core));
                 }
                 CoreState::Moving { from, to, .. } if from.runtime == runtime => {
                     self.complete_move(core, now)?;
-                    fates.push(Fate::HandedOn { core, to });
+                    dispositions.push(Disposition::HandedOn { core, to });
                 }
                 CoreState::Moving { from, to, .. } if to.runtime == runtime => {
                     self.cancel_move(core, now)?;
-                    fates.push(Fate::Returned { core, from });
+                    dispositions.push(Disposition::Returned { core, from });
                 }
                 CoreState::Free | CoreState::Absent | CoreState::Owned { .. } | CoreState::Moving { .. } => {}
             }
@@ -245,7 +235,7 @@ impl Ledger {
         self.live.retain(|other| *other != runtime);
         self.guaranteed -= guaranteed;
         self.divide_guarantees();
-        Ok(fates)
+        Ok(dispositions)
     }
 
     /// Lends a free core to a parked kthread.
@@ -390,38 +380,43 @@ impl Ledger {
     }
 
     /// Records that a kthread parked as it was asked. Completes the move of its core, or frees the
-    /// core if that is promised to none.
+    /// core if that is promised to none. Returns the core's next owner; `None` if it is free.
     ///
     /// # Errors
     /// The kthread has no core, or does not exist.
-    pub fn handle_parked(&mut self, kthread: KthreadId, now: Nanos) -> Result<Parked, TransitionError> {
+    pub fn handle_parked(
+        &mut self,
+        kthread: KthreadId,
+        now: Nanos,
+    ) -> Result<Option<KthreadId>, TransitionError> {
         let core = self.core_to_give_up(kthread)?;
         if let Some(CoreState::Moving { .. }) = self.core(core) {
             let (_, to) = self.complete_move(core, now)?;
-            return Ok(Parked::HandedOn { core, to });
+            return Ok(Some(to));
         }
         let at = self.position(core)?;
         self.park(at, kthread, now);
-        Ok(Parked::Freed(core))
+        Ok(None)
     }
 
     /// Records that a kthread did not give its core up in time, so that the core was taken from it.
-    /// It can be lent no core until [`Ledger::readmit`]. Returns what became of the core.
+    /// It can be lent no core until [`Ledger::readmit`]. Returns the core's next owner; `None` if
+    /// it is free.
     ///
     /// # Errors
     /// The kthread has no core, or does not exist.
-    pub fn evict(&mut self, kthread: KthreadId, now: Nanos) -> Result<Parked, TransitionError> {
+    pub fn evict(&mut self, kthread: KthreadId, now: Nanos) -> Result<Option<KthreadId>, TransitionError> {
         let core = self.core_to_give_up(kthread)?;
         let at = self.position(core)?;
         let evicted = KthreadState::Evicted { since: now };
         if let CoreState::Moving { from, to, .. } = self.cores[at] {
             self.settle(at, core, from, to, evicted, now);
-            return Ok(Parked::HandedOn { core, to });
+            return Ok(Some(to));
         }
         self.cores[at] = CoreState::Free;
         self.free += 1;
         self.stop(kthread, core, evicted);
-        Ok(Parked::Freed(core))
+        Ok(None)
     }
 
     /// Makes an evicted kthread that was seen parked eligible for cores again.

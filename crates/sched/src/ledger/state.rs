@@ -217,6 +217,14 @@ impl Account {
         parked.min(self.spec.max - self.held())
     }
 
+    /// Returns whether it has no core and can be lent none: its kthreads are evicted, or all cores
+    /// are [withheld](Self::is_withheld). What it reports makes no difference until one is
+    /// readmitted.
+    #[must_use]
+    pub fn is_barred(&self) -> bool {
+        self.held() == 0 && self.room() == 0
+    }
+
     /// Returns how often a kthread of it has given its core up without being asked, modulo 2^32.
     #[must_use]
     pub fn given_up(&self) -> u32 {

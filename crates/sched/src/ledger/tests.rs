@@ -42,7 +42,7 @@ fn a_granted_core_is_owned_until_its_kthread_parks() {
     ledger.grant(CoreId(0), k(0, 1), T1).unwrap();
     assert_eq!(ledger.core(CoreId(0)), Some(CoreState::Owned { kthread: k(0, 1), since: T1 }));
     assert_eq!(ledger.free_cores(), 0);
-    assert_eq!(ledger.handle_parked(k(0, 1), T2), Ok(Parked::Freed(CoreId(0))));
+    assert_eq!(ledger.handle_parked(k(0, 1), T2), Ok(None));
     assert_eq!(ledger.account(RuntimeId(0)).unwrap().given_up(), 0, "it was asked");
     assert_eq!(ledger.core(CoreId(0)), Some(CoreState::Free));
     assert_eq!(ledger.kthread(k(0, 1)), Some(KthreadState::Parked { since: T2 }));
@@ -61,7 +61,7 @@ fn a_moving_core_counts_for_its_next_owner_but_against_both_limits() {
 #[test]
 fn a_completed_move_leaves_one_owner() {
     let mut ledger = moving();
-    assert_eq!(ledger.handle_parked(k(0, 0), T2), Ok(Parked::HandedOn { core: CoreId(0), to: k(1, 0) }));
+    assert_eq!(ledger.handle_parked(k(0, 0), T2), Ok(Some(k(1, 0))));
     assert_eq!(ledger.core(CoreId(0)), Some(CoreState::Owned { kthread: k(1, 0), since: T2 }));
     assert_eq!(ledger.kthread(k(0, 0)), Some(KthreadState::Parked { since: T2 }));
     ledger.check().unwrap();
@@ -80,7 +80,7 @@ fn a_cancelled_move_restores_the_owner_and_its_tenure() {
 #[test]
 fn an_evicted_kthread_gets_no_core_until_it_is_readmitted() {
     let mut ledger = moving();
-    assert_eq!(ledger.evict(k(0, 0), T2), Ok(Parked::HandedOn { core: CoreId(0), to: k(1, 0) }));
+    assert_eq!(ledger.evict(k(0, 0), T2), Ok(Some(k(1, 0))));
     assert_eq!(ledger.account(RuntimeId(0)).unwrap().room(), 1);
     let evicted = KthreadState::Evicted { since: T2 };
     assert_eq!(
@@ -92,7 +92,7 @@ fn an_evicted_kthread_gets_no_core_until_it_is_readmitted() {
     ledger.check().unwrap();
     assert_eq!(ledger.last_core(k(0, 0)), None, "its affinity was changed, so it must be bound again");
     ledger.grant(CoreId(1), k(0, 0), T2).unwrap();
-    assert_eq!(ledger.evict(k(0, 0), T2), Ok(Parked::Freed(CoreId(1))));
+    assert_eq!(ledger.evict(k(0, 0), T2), Ok(None));
     ledger.check().unwrap();
 }
 
@@ -133,13 +133,16 @@ fn unregistering_settles_every_core_the_runtime_was_part_of() {
     ledger.begin_move(CoreId(1), k(0, 1), k(1, 0), T1).unwrap();
     let mut other = ledger.clone();
 
-    let fates = ledger.unregister(RuntimeId(0), T2).unwrap();
-    assert_eq!(fates, [Fate::Freed(CoreId(0)), Fate::HandedOn { core: CoreId(1), to: k(1, 0) }]);
+    let dispositions = ledger.unregister(RuntimeId(0), T2).unwrap();
+    assert_eq!(
+        dispositions,
+        [Disposition::Freed(CoreId(0)), Disposition::HandedOn { core: CoreId(1), to: k(1, 0) }]
+    );
     ledger.check().unwrap();
     assert_eq!(ledger.runtimes(), [RuntimeId(1), RuntimeId(2)]);
 
-    let fates = other.unregister(RuntimeId(1), T2).unwrap();
-    assert_eq!(fates, [Fate::Returned { core: CoreId(1), from: k(0, 1) }]);
+    let dispositions = other.unregister(RuntimeId(1), T2).unwrap();
+    assert_eq!(dispositions, [Disposition::Returned { core: CoreId(1), from: k(0, 1) }]);
     other.check().unwrap();
     assert_eq!(other.unregister(RuntimeId(1), T2), Err(TransitionError::UnknownRuntime(RuntimeId(1))));
 }

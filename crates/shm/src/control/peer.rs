@@ -5,6 +5,8 @@ use core::ptr;
 use rustix::fd::{AsFd, AsRawFd};
 use rustix::io::Errno;
 
+use crate::errno::last_error;
+
 /// The process that connected a socket, or called listen(2) on it, as it was then (`SO_PEERCRED` of
 /// unix(7)).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,7 +36,7 @@ impl Peer {
             libc::getsockopt(socket, libc::SOL_SOCKET, libc::SO_PEERCRED, value, ptr::from_mut(&mut len))
         };
         if result != 0 {
-            return Err(Errno::from_io_error(&std::io::Error::last_os_error()).unwrap_or(Errno::IO));
+            return Err(last_error());
         }
         // 0 stands for a process that has no number here.
         Ok(Self { pid: Some(peer.pid).filter(|&pid| pid > 0), uid: peer.uid, gid: peer.gid })

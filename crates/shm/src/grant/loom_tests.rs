@@ -11,7 +11,7 @@
 //! sleeps for ever, which is what a lost wake looks like.
 
 use super::*;
-use crate::park::Slot;
+use crate::park::Parker;
 use crate::sync::{AtomicU32, fence, spin_hint};
 use loom::cell::UnsafeCell;
 use loom::thread;
@@ -37,12 +37,12 @@ impl Core {
 struct Kthread {
     grant: GrantWord,
     state: StateWord,
-    slot: Slot,
+    slot: Parker,
 }
 
 impl Kthread {
     fn parked() -> Self {
-        Self { grant: GrantWord::new(), state: StateWord::new(), slot: Slot::new() }
+        Self { grant: GrantWord::new(), state: StateWord::new(), slot: Parker::new() }
     }
 
     /// Returns a kthread in the tenancy `G1`.

@@ -13,10 +13,10 @@ use tailwater_iokernel::{Config, IoKernel, Reloader, StartError};
 use tailwater_iokernel_testing::RawRuntime;
 use tailwater_iokernel_testing::child::{VARIABLE, run_if_asked};
 use tailwater_iokernel_testing::wire::{Endpoint, udp};
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::memory::{self, MemoryPeer};
 use tailwater_ports::{Attachment, Port};
 use tailwater_stats::RuntimeCounters;
+use tailwater_wire::MacAddr;
 
 pub use tailwater_testkit::{PATIENCE, until as eventually};
 

@@ -6,8 +6,8 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::{Grant, KthreadState};
 
+use crate::allocator::look::WAITING;
 use crate::allocator::phase::IDLE_BURST;
-use crate::allocator::words::WAITING;
 use crate::fixture::{Sandbox, measure_as};
 use crate::status_cache::SLICE;
 use crate::tenant::Work;

@@ -1,5 +1,6 @@
 //! Programs whose kthreads keep their cores, one kthread after the other.
 
+use core::sync::atomic::Ordering::Relaxed;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::{Grant, KthreadState};
@@ -82,4 +83,24 @@ fn a_program_that_keeps_its_cores_stays_registered_and_gets_none_of_an_idle_serv
     assert!(sandbox.ended.is_empty() && late(&sandbox));
     sandbox.now = owes;
     assert!(!late(&sandbox), "it has paid");
+}
+
+#[test]
+fn the_words_of_a_program_that_can_be_lent_no_core_are_not_read_until_its_kthread_is_back() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add(0, 1, 0, BestEffort);
+    sandbox.add(SERVICE, 1, 0, LatencyCritical);
+    sandbox.peer(0).queue(0, 1);
+    (0..3).for_each(|_| sandbox.tick());
+    assert!(sandbox.peer(0).obey(0));
+    claim(&mut sandbox);
+    let seen = |sandbox: &Sandbox| {
+        sandbox.world.runtimes.get(RuntimeId(0)).map(|runtime| runtime.stats.counters.lost_wakes.get())
+    };
+    sandbox.peer(0).region.kthread(0).status.lost_wakes.store(7, Relaxed);
+    (0..3).for_each(|_| sandbox.tick());
+    assert_eq!(seen(&sandbox), Some(0));
+    assert!(sandbox.peer(0).obey(0), "it cedes");
+    (0..3).for_each(|_| sandbox.tick());
+    assert_eq!(seen(&sandbox), Some(7));
 }

@@ -6,10 +6,9 @@
 
 use std::collections::HashSet;
 use std::net::{IpAddr, Ipv4Addr};
+use tailwater_wire::MacAddr;
 
-use tailwater_ports::frame::MacAddr;
-
-use super::{Directory, Entry, Place, Refusal};
+use super::{Assignment, Directory, Entry, Refusal};
 
 impl Directory {
     /// Keeps addresses of a port out of the pool; returns false if one of them is taken.
@@ -37,7 +36,7 @@ impl Directory {
 
     /// Returns the IP addresses of all programs, if they have changed since the last call.
     pub(crate) fn take_changed(&mut self) -> Option<Vec<IpAddr>> {
-        let of = |place: &Place| {
+        let of = |place: &Assignment| {
             let ip6s = [place.ip6, Some(place.mac.link_local())].into_iter().flatten();
             core::iter::once(IpAddr::V4(place.ip)).chain(ip6s.map(IpAddr::V6))
         };
@@ -47,11 +46,11 @@ impl Directory {
 
     pub(super) fn take_addresses(&mut self, entry: &Entry) {
         self.changed = true;
-        self.ips.insert(entry.place.ip, entry.wish.name.clone());
-        self.macs.insert(entry.place.mac, entry.wish.name.clone());
+        self.ips.insert(entry.place.ip, entry.request.name.clone());
+        self.macs.insert(entry.place.mac, entry.request.name.clone());
     }
 
-    pub(super) fn free_addresses(&mut self, place: &Place) {
+    pub(super) fn free_addresses(&mut self, place: &Assignment) {
         if self.entries.values().any(|entry| entry.place.ip == place.ip) {
             return;
         }

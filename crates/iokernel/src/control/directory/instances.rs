@@ -70,20 +70,20 @@ impl Directory {
     ///
     /// # Errors
     /// If the name is another's, or that program does not agree.
-    pub(super) fn beside(&self, user: &User, wish: &Register) -> Result<Option<&Entry>, Refusal> {
-        let mut owners = self.entries.values().filter(|entry| entry.wish.name == wish.name);
+    pub(super) fn beside(&self, user: &User, request: &Register) -> Result<Option<&Entry>, Refusal> {
+        let mut owners = self.entries.values().filter(|entry| entry.request.name == request.name);
         let (Some(owner), second) = (owners.next(), owners.next()) else { return Ok(None) };
-        let name = || wish.name.clone();
-        if owner.user.uid != user.uid || wish.instance.is_only() {
+        let name = || request.name.clone();
+        if owner.user.uid != user.uid || request.instance.is_only() {
             let refusal = if owner.expected { Refusal::NameKept } else { Refusal::NameTaken };
             return Err(refusal(name()));
         }
-        let replaced = owner.wish.instance == Instance::Replaced;
-        let why = if owner.wish.instance.is_only() {
+        let replaced = owner.request.instance == Instance::Replaced;
+        let why = if owner.request.instance.is_only() {
             NotBeside::Disagrees
-        } else if second.is_some() || (replaced && wish.instance == Instance::Replaced) {
+        } else if second.is_some() || (replaced && request.instance == Instance::Replaced) {
             NotBeside::Replaced
-        } else if wish.ip.is_some_and(|ip| ip != owner.place.ip) {
+        } else if request.ip.is_some_and(|ip| ip != owner.place.ip) {
             NotBeside::Address
         } else {
             return Ok(Some(owner));
@@ -93,20 +93,22 @@ impl Directory {
 
     /// Returns a registration as it counts beside the other instance: without the guaranteed cores
     /// that pass from one to the other.
-    pub(super) fn beyond_other(&self, user: &User, wish: &Register) -> Register {
-        let other = self.beside(user, wish).ok().flatten().map_or(0, |other| other.held().guaranteed as u16);
-        Register { guaranteed: wish.guaranteed.saturating_sub(other), ..wish.clone() }
+    pub(super) fn beyond_other(&self, user: &User, request: &Register) -> Register {
+        let other =
+            self.beside(user, request).ok().flatten().map_or(0, |other| other.held().guaranteed as u16);
+        Register { guaranteed: request.guaranteed.saturating_sub(other), ..request.clone() }
     }
 
     /// Returns the guaranteed cores of an entry beyond those of the instance that replaces it.
     pub(super) fn guaranteed_beyond(&self, entry: &Entry) -> u64 {
         let held = entry.held().guaranteed;
         // Most are none: no search through all entries for each of them.
-        if entry.wish.instance != Instance::Replaced {
+        if entry.request.instance != Instance::Replaced {
             return held;
         }
-        let is_later =
-            |other: &&Entry| other.wish.instance == Instance::Replaces && other.wish.name == entry.wish.name;
+        let is_later = |other: &&Entry| {
+            other.request.instance == Instance::Replaces && other.request.name == entry.request.name
+        };
         let later = self.entries.values().find(is_later).map_or(0, |later| later.held().guaranteed);
         held.saturating_sub(later)
     }
@@ -114,11 +116,12 @@ impl Directory {
     /// Notes which of two instances is the later one: that with this number, unless it says that
     /// it has been replaced.
     pub(super) fn pair(&mut self, id: RuntimeId, other: RuntimeId) {
-        let is_earlier = self.entries.get(&id).is_some_and(|entry| entry.wish.instance == Instance::Replaced);
+        let is_earlier =
+            self.entries.get(&id).is_some_and(|entry| entry.request.instance == Instance::Replaced);
         let (earlier, later) = if is_earlier { (id, other) } else { (other, id) };
         for (id, instance) in [(earlier, Instance::Replaced), (later, Instance::Replaces)] {
             if let Some(entry) = self.entries.get_mut(&id) {
-                entry.wish.instance = instance;
+                entry.request.instance = instance;
             }
         }
     }
@@ -128,38 +131,39 @@ impl Directory {
     /// comes back knows what it was.
     pub(in crate::control) fn instances(&self, name: &str) -> Vec<(RuntimeId, Instance)> {
         let there = self.entries.iter().filter(|(_, entry)| {
-            entry.ready && !entry.expected && entry.wish.name == name && !entry.wish.instance.is_only()
+            entry.ready && !entry.expected && entry.request.name == name && !entry.request.instance.is_only()
         });
-        let there: Vec<_> = there.map(|(&id, entry)| (id, entry.wish.instance)).collect();
+        let there: Vec<_> = there.map(|(&id, entry)| (id, entry.request.instance)).collect();
         let is_told = |&(_, instance): &(_, Instance)| instance == Instance::Latest || there.len() > 1;
         there.iter().copied().filter(is_told).collect()
     }
 
     /// Returns the program that this one replaces.
     pub(in crate::control) fn earlier(&self, id: RuntimeId) -> Option<RuntimeId> {
-        let name = &self.entries.get(&id)?.wish.name;
-        let earlier = |entry: &Entry| entry.wish.name == *name && entry.wish.instance == Instance::Replaced;
+        let name = &self.entries.get(&id)?.request.name;
+        let earlier =
+            |entry: &Entry| entry.request.name == *name && entry.request.instance == Instance::Replaced;
         self.entries.iter().find(|(other, entry)| **other != id && earlier(entry)).map(|(&id, _)| id)
     }
 
     /// Returns the name of a program.
     pub(in crate::control) fn name_of(&self, id: RuntimeId) -> Option<&str> {
-        self.entries.get(&id).map(|entry| entry.wish.name.as_str())
+        self.entries.get(&id).map(|entry| entry.request.name.as_str())
     }
 
     /// Notes that a program of this name has no counterpart, if that is so.
     pub(in crate::control) fn note_alone(&mut self, name: &str) {
-        let mut own = self.entries.values_mut().filter(|entry| entry.wish.name == name);
+        let mut own = self.entries.values_mut().filter(|entry| entry.request.name == name);
         if let (Some(entry), None) = (own.next(), own.next())
-            && !entry.wish.instance.is_only()
+            && !entry.request.instance.is_only()
         {
-            entry.wish.instance = Instance::Latest;
+            entry.request.instance = Instance::Latest;
         }
     }
 
     /// Returns the names of the programs that may have another instance.
     pub(in crate::control) fn replaceable(&self) -> BTreeSet<String> {
-        let entries = self.entries.values().filter(|entry| !entry.wish.instance.is_only());
-        entries.map(|entry| entry.wish.name.clone()).collect()
+        let entries = self.entries.values().filter(|entry| !entry.request.instance.is_only());
+        entries.map(|entry| entry.request.name.clone()).collect()
     }
 }

@@ -20,7 +20,7 @@ mod returning;
 
 use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use tailwater_ports::frame::MacAddr;
+use tailwater_wire::MacAddr;
 
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{Instance, MAX_NAME, Register};
@@ -41,7 +41,7 @@ const MAX_HOLDERS: usize = 3;
 
 /// What a registered runtime is assigned.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct Assignment {
     pub(crate) id: RuntimeId,
     pub(crate) ip: Ipv4Addr,
     /// Unique because `ip`, from which it is derived, is unique.
@@ -54,8 +54,8 @@ pub(crate) struct Place {
 
 #[derive(Debug)]
 struct Entry {
-    wish: Register,
-    place: Place,
+    request: Register,
+    place: Assignment,
     tids: Vec<i32>,
     user: User,
     /// The grant to whose limits it counts.
@@ -71,7 +71,7 @@ struct Entry {
 impl Entry {
     /// Returns what it has of its grant, or what is kept for it, whichever is more.
     fn held(&self) -> Held {
-        let own = Held::by(&self.wish, self.place.region.region_len() as u64);
+        let own = Held::by(&self.request, self.place.region.region_len() as u64);
         self.kept.as_ref().map_or(own, |kept| own.max(kept.held()))
     }
 
@@ -81,13 +81,13 @@ impl Entry {
     }
 
     /// Returns whether a registration has nothing that the program of this entry did not have.
-    fn covers(&self, wish: &Register) -> bool {
-        let had = &self.wish;
-        wish.class == had.class
-            && wish.kthreads <= had.kthreads
-            && wish.guaranteed <= had.guaranteed
-            && wish.ring_bytes <= had.ring_bytes
-            && wish.ip == had.ip
+    fn covers(&self, request: &Register) -> bool {
+        let had = &self.request;
+        request.class == had.class
+            && request.kthreads <= had.kthreads
+            && request.guaranteed <= had.guaranteed
+            && request.ring_bytes <= had.ring_bytes
+            && request.ip == had.ip
     }
 }
 
@@ -158,10 +158,10 @@ impl Directory {
         let mut entries: Vec<(&RuntimeId, &mut Entry)> = self.entries.iter_mut().collect();
         entries.sort_unstable_by_key(|(id, _)| id.0);
         for (_, entry) in entries {
-            let (wish, bytes) = (&entry.wish, entry.held().region_bytes);
+            let (request, bytes) = (&entry.request, entry.held().region_bytes);
             let so_far = |grant| usage.get(&grant).cloned().unwrap_or_default();
-            let ruling = authority.rule_on(&entry.user, wish, bytes, so_far);
-            entry.grant = ruling.unwrap_or_else(|_| authority.grant_of(&entry.user, wish));
+            let ruling = authority.rule_on(&entry.user, request, bytes, so_far);
+            entry.grant = ruling.unwrap_or_else(|_| authority.grant_of(&entry.user, request));
             if let Some(grant) = entry.grant {
                 usage.entry(grant).or_default().add(authority.counts_for(&entry.user), entry.held());
             }
@@ -188,11 +188,11 @@ impl Directory {
     /// Returns the program of this name that the polling thread has.
     pub(crate) fn named(&self, name: &str) -> Option<Named> {
         let is_there = |(_, entry): &(&RuntimeId, &Entry)| {
-            let latest = entry.wish.instance != Instance::Replaced;
-            !entry.expected && entry.ready && latest && entry.wish.name == name
+            let latest = entry.request.instance != Instance::Replaced;
+            !entry.expected && entry.ready && latest && entry.request.name == name
         };
         let (&id, entry) = self.entries.iter().find(is_there)?;
-        let Register { kthreads, guaranteed, .. } = entry.wish;
+        let Register { kthreads, guaranteed, .. } = entry.request;
         Some(Named { id, uid: entry.user.uid, kthreads, guaranteed })
     }
 
@@ -214,27 +214,29 @@ impl Directory {
     /// Enters a runtime and returns its place, or a refusal, after which nothing has changed. A
     /// program that is expected gets what is kept for it without another ruling: it asks for its
     /// address, which the previous IOKernel may have chosen.
-    pub(crate) fn admit(&mut self, user: &User, wish: &Register) -> Result<Place, Refusal> {
-        let is_kept =
-            |entry: &Entry| entry.expected && entry.wish.name == wish.name && entry.user.uid == user.uid;
+    pub(crate) fn admit(&mut self, user: &User, request: &Register) -> Result<Assignment, Refusal> {
+        let is_kept = |entry: &Entry| {
+            entry.expected && entry.request.name == request.name && entry.user.uid == user.uid
+        };
         let kept = self.entries.iter().filter(|(_, entry)| is_kept(entry));
         // Of two instances, one that was not told that it is replaced is the earlier one.
-        let instance =
-            |entry: &Entry| (entry.wish.instance == wish.instance, entry.wish.instance == Instance::Replaced);
+        let instance = |entry: &Entry| {
+            (entry.request.instance == request.instance, entry.request.instance == Instance::Replaced)
+        };
         let kept = kept.max_by_key(|(_, entry)| instance(entry)).map(|(&id, _)| id);
         let Some(kept) = kept.and_then(|id| self.take_out(id)) else {
-            let ruled = self.as_returning(user, wish);
+            let ruled = self.as_returning(user, request);
             let rule = |this: &Self, bytes| this.rule_on(user, &ruled, bytes);
-            return self.enter(user, &ruled, wish.ip, false, rule);
+            return self.enter(user, &ruled, request.ip, false, rule);
         };
-        let instance = match kept.wish.instance {
+        let instance = match kept.request.instance {
             Instance::Replaced => Instance::Replaced,
-            _ => wish.instance,
+            _ => request.instance,
         };
-        let mut ruled = Register { returns: false, instance, ..wish.clone() };
-        let ip = wish.ip.unwrap_or(kept.place.ip);
+        let mut ruled = Register { returns: false, instance, ..request.clone() };
+        let ip = request.ip.unwrap_or(kept.place.ip);
         if ip == kept.place.ip {
-            ruled.ip = kept.wish.ip;
+            ruled.ip = kept.request.ip;
         }
         let settled = kept.covers(&ruled) && (user.privileged || kept.grant.is_some());
         let place = self.enter(user, &ruled, Some(ip), settled, |this, bytes| match settled {
@@ -242,7 +244,7 @@ impl Directory {
             false => this.rule_on(user, &ruled, bytes),
         });
         match &place {
-            Ok(Place { id, .. }) => {
+            Ok(Assignment { id, .. }) => {
                 // Its addresses, too, if the program asked for others.
                 self.take_addresses(&kept);
                 let entry = self.entries.get_mut(id).expect("entered above");
@@ -254,9 +256,9 @@ impl Directory {
     }
 
     /// Returns the grant by which a user may register a program now.
-    fn rule_on(&self, user: &User, wish: &Register, bytes: u64) -> Result<Option<usize>, Denial> {
-        let wish = self.beyond_other(user, wish);
-        self.authority.rule_on(user, &wish, bytes, |grant| self.usage(grant))
+    fn rule_on(&self, user: &User, request: &Register, bytes: u64) -> Result<Option<usize>, Denial> {
+        let request = self.beyond_other(user, request);
+        self.authority.rule_on(user, &request, bytes, |grant| self.usage(grant))
     }
 
     /// Enters a runtime with this address, or with one of the pool, by the grant that `rule`
@@ -265,37 +267,37 @@ impl Directory {
     fn enter(
         &mut self,
         user: &User,
-        wish: &Register,
+        request: &Register,
         ip: Option<Ipv4Addr>,
         as_before: bool,
         rule: impl FnOnce(&Self, u64) -> Result<Option<usize>, Denial>,
-    ) -> Result<Place, Refusal> {
-        let region = self.check_wish(user, wish)?;
+    ) -> Result<Assignment, Refusal> {
+        let region = self.check_wish(user, request)?;
         let region_len = region.region_len() as u64;
         let grant = rule(self, region_len)?;
-        let other = self.beside(user, wish)?.map(|other| (other.place.clone(), other.grant));
+        let other = self.beside(user, request)?.map(|other| (other.place.clone(), other.grant));
         if other.as_ref().is_some_and(|(_, theirs)| *theirs != grant) {
-            return Err(Refusal::NotBeside { name: wish.name.clone(), why: NotBeside::Grant });
+            return Err(Refusal::NotBeside { name: request.name.clone(), why: NotBeside::Grant });
         }
-        self.check_owed(user, &wish.name, ip)?;
+        self.check_owed(user, &request.name, ip)?;
         self.check_memory(user, (grant, as_before), region_len)?;
         let id = self.vacant_id()?;
-        let own = |owed: &&Owed| owed.is_of(user.uid, &wish.name);
+        let own = |owed: &&Owed| owed.is_of(user.uid, &request.name);
         let ip = ip.or_else(|| self.owed.iter().find(own).map(|owed| owed.ip));
         let (ip, mac) = match &other {
             Some((place, _)) => (place.ip, place.mac),
             None => self.addresses(ip)?,
         };
-        let asked = wish.kthreads;
+        let asked = request.kthreads;
         let taken: u64 = self.entries.values().map(|entry| entry.held().kthreads).sum();
         let left = MACHINE_KTHREADS - taken as usize;
         if usize::from(asked) > left {
             return Err(Refusal::NoKthreads { asked, left });
         }
         let first_place = self.vacant_places(asked);
-        let place = Place { id, ip, ip6: self.config.ip6_of(ip), mac, region, first_place };
+        let place = Assignment { id, ip, ip6: self.config.ip6_of(ip), mac, region, first_place };
         self.put_in(Entry {
-            wish: wish.clone(),
+            request: request.clone(),
             place: place.clone(),
             tids: Vec::new(),
             user: user.clone(),
@@ -312,7 +314,7 @@ impl Directory {
 
     /// Returns the first of `count` places in a row at the board that no program has.
     fn vacant_places(&self, count: u16) -> Option<u16> {
-        let places = |entry: &Entry| Some((entry.place.first_place?, entry.wish.kthreads));
+        let places = |entry: &Entry| Some((entry.place.first_place?, entry.request.kthreads));
         let mut taken: Vec<(u16, u16)> = self.entries.values().filter_map(places).collect();
         taken.sort_unstable();
         let mut first = 0;
@@ -339,8 +341,8 @@ impl Directory {
         Some(entry)
     }
 
-    fn check_wish(&self, user: &User, wish: &Register) -> Result<RegionSpec, Refusal> {
-        let Register { version, name, kthreads, guaranteed, ring_bytes, .. } = wish;
+    fn check_wish(&self, user: &User, request: &Register) -> Result<RegionSpec, Refusal> {
+        let Register { version, name, kthreads, guaranteed, ring_bytes, .. } = request;
         if !Version::OWN.serves(Version(*version)) {
             return Err(Refusal::Version { theirs: *version });
         }
@@ -351,7 +353,7 @@ impl Directory {
         if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(is_plain) || outer_blank {
             return Err(Refusal::NameInvalid(name.chars().take(MAX_NAME).collect()));
         }
-        self.beside(user, wish)?;
+        self.beside(user, request)?;
         let most = self.config.max_kthreads;
         if !(1..=most).contains(kthreads) {
             return Err(Refusal::Kthreads { asked: *kthreads, most });
@@ -359,7 +361,7 @@ impl Directory {
         if guaranteed > kthreads {
             return Err(Refusal::GuaranteeOverKthreads { guaranteed: *guaranteed, kthreads: *kthreads });
         }
-        let (asked, managed) = (self.beyond_other(user, wish).guaranteed, self.managed);
+        let (asked, managed) = (self.beyond_other(user, request).guaranteed, self.managed);
         let taken = self.entries.values().map(|entry| self.guaranteed_beyond(entry) as u32).sum();
         if taken + u32::from(asked) > managed {
             return Err(Refusal::GuaranteeOversubscribed { asked, taken, managed });
@@ -398,7 +400,7 @@ impl Directory {
                     Holders::Others => !entry.user.privileged,
                     Holders::User(user) => self.authority.counts_for(&entry.user) == user,
                 })
-                .map(|entry| (entry.held().region_bytes, entry.wish.name.as_str()))
+                .map(|entry| (entry.held().region_bytes, entry.request.name.as_str()))
                 .collect();
             let held: u64 = theirs.iter().map(|(bytes, _)| bytes).sum();
             if held.saturating_add(asked) > most {
@@ -425,7 +427,7 @@ impl Directory {
 
     /// Records a runtime's threads, which its process calls `tids`, and returns their numbers here,
     /// by `find`.
-    pub(crate) fn enlist(
+    pub(crate) fn accept_kthreads(
         &mut self,
         id: RuntimeId,
         tids: &[i32],
@@ -453,14 +455,14 @@ impl Directory {
     /// Removes a runtime; all it had can be assigned to others, or is kept for its program again.
     /// Returns its name.
     pub(crate) fn release(&mut self, id: RuntimeId) -> Option<String> {
-        let Entry { wish, kept, grant, .. } = self.take_out(id)?;
+        let Entry { request, kept, grant, .. } = self.take_out(id)?;
         if let Some(mut kept) = kept {
             // Its former number may be another one's, and grants may have other numbers.
             (kept.place.id, kept.grant) = (id, grant);
             self.put_in(*kept);
         }
-        self.note_alone(&wish.name);
-        Some(wish.name)
+        self.note_alone(&request.name);
+        Some(request.name)
     }
 }
 

@@ -2,12 +2,12 @@
 
 use rustix::io::Errno;
 use std::net::Ipv4Addr;
-use tailwater_ports::frame::MacAddr;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Version;
 use tailwater_shm::control::{ControlError, MAX_NAME};
 use tailwater_shm::layout::SpecError;
 use tailwater_shm::memory::MemoryError;
+use tailwater_wire::MacAddr;
 
 use super::MACHINE_KTHREADS;
 use super::instances::NotBeside;

@@ -58,15 +58,15 @@ impl Directory {
     /// Returns a registration as it is ruled on: not on an address of the pool that an IOKernel
     /// before has chosen. Whether that is so is not known, so what a grant lists is no such
     /// address.
-    pub(super) fn as_returning(&self, user: &User, wish: &Register) -> Register {
+    pub(super) fn as_returning(&self, user: &User, request: &Register) -> Register {
         let in_pool =
             |ip: Ipv4Addr| ip >= self.config.first_pool_address() && self.authority.keeps(ip).is_none();
-        let is_its = |owed: &Owed| owed.is_of(user.uid, &wish.name) && Some(owed.ip) == wish.ip;
+        let is_its = |owed: &Owed| owed.is_of(user.uid, &request.name) && Some(owed.ip) == request.ip;
         // Where the list is known, however late; otherwise there is only the program's word.
         let had = if self.knows_owed { self.owed.iter().any(is_its) } else { self.takes_back };
-        let returns = wish.returns && had && wish.ip.is_some_and(in_pool);
-        let ip = wish.ip.filter(|_| !returns);
-        Register { ip, returns: false, ..wish.clone() }
+        let returns = request.returns && had && request.ip.is_some_and(in_pool);
+        let ip = request.ip.filter(|_| !returns);
+        Register { ip, returns: false, ..request.clone() }
     }
 
     /// Keeps nothing any more for a program that was sent `Ready`.
@@ -129,8 +129,8 @@ impl Directory {
         let ids: Vec<RuntimeId> = self.entries.keys().copied().collect();
         ids.into_iter().for_each(|id| self.forget_kept(id));
         let late: Vec<Entry> = late.into_iter().filter_map(|id| self.take_out(id)).collect();
-        self.owed.retain(|owed| !late.iter().any(|entry| owed.is_of(entry.user.uid, &entry.wish.name)));
-        late.into_iter().map(|entry| entry.wish.name).collect()
+        self.owed.retain(|owed| !late.iter().any(|entry| owed.is_of(entry.user.uid, &entry.request.name)));
+        late.into_iter().map(|entry| entry.request.name).collect()
     }
 
     /// Returns whether programs are expected.
@@ -155,7 +155,7 @@ impl Directory {
             kept => kept.as_deref(),
         });
         let program = |entry: &Entry| HandoverProgram {
-            register: entry.wish.clone(),
+            register: entry.request.clone(),
             ip: entry.place.ip,
             grant: entry.grant,
             uid: entry.user.uid,
@@ -177,17 +177,17 @@ impl Directory {
     fn rule_as_before(
         &self,
         user: &User,
-        wish: &Register,
+        request: &Register,
         bytes: u64,
         before: Option<usize>,
     ) -> Result<Option<usize>, Denial> {
-        let counted = self.beyond_other(user, wish);
+        let counted = self.beyond_other(user, request);
         let permits =
             |&grant: &usize| self.authority.permits(grant, user, &counted, bytes, self.usage(grant));
         if let Some(grant) = before.filter(permits) {
             return Ok((!user.privileged).then_some(grant));
         }
-        let ruling = self.rule_on(user, wish, bytes);
-        ruling.or_else(|denial| self.authority.grant_of(user, wish).map(Some).ok_or(denial))
+        let ruling = self.rule_on(user, request, bytes);
+        ruling.or_else(|denial| self.authority.grant_of(user, request).map(Some).ok_or(denial))
     }
 }

@@ -23,7 +23,7 @@ fn directory() -> Directory {
     Directory::new(&config.unwrap(), Authority::default(), 4, u64::MAX)
 }
 
-fn wish(name: &str) -> Register {
+fn request(name: &str) -> Register {
     Register {
         version: Version::OWN.0,
         name: name.to_owned(),
@@ -46,20 +46,20 @@ fn same(tids: &[i32]) -> Result<Vec<i32>, Refusal> {
 #[test]
 fn places_are_distinct_and_used_again_after_release() {
     let mut directory = directory();
-    let a = directory.admit(ROOT, &wish("a")).unwrap();
-    let b = directory.admit(ROOT, &wish("b")).unwrap();
+    let a = directory.admit(ROOT, &request("a")).unwrap();
+    let b = directory.admit(ROOT, &request("b")).unwrap();
     assert!(a.id != b.id && a.ip != b.ip && a.mac != b.mac);
     directory.release(a.id);
-    let c = directory.admit(ROOT, &wish("a")).unwrap();
+    let c = directory.admit(ROOT, &request("a")).unwrap();
     assert_eq!(c.id, a.id);
 }
 
 #[test]
 fn programs_that_choose_no_address_leave_the_lower_half_to_those_that_do() {
     let mut directory = directory();
-    let jobs = ["a", "b", "c"].map(|name| directory.admit(ROOT, &wish(name)).unwrap().ip);
+    let jobs = ["a", "b", "c"].map(|name| directory.admit(ROOT, &request(name)).unwrap().ip);
     assert!(jobs.iter().all(|&ip| ip > Ipv4Addr::new(10, 77, 128, 0)), "{jobs:?}");
-    let service = Register { ip: Some([10, 77, 0, 2].into()), ..wish("service") };
+    let service = Register { ip: Some([10, 77, 0, 2].into()), ..request("service") };
     assert_eq!(directory.admit(ROOT, &service).unwrap().ip, Ipv4Addr::new(10, 77, 0, 2));
 }
 
@@ -67,7 +67,7 @@ fn programs_that_choose_no_address_leave_the_lower_half_to_those_that_do() {
 fn programs_have_places_in_a_row_at_the_board_of_which_gaps_are_used_again() {
     let mut directory = directory();
     let of = |directory: &mut Directory, name: &str, kthreads: u16| {
-        directory.admit(ROOT, &Register { kthreads, ..wish(name) }).unwrap()
+        directory.admit(ROOT, &Register { kthreads, ..request(name) }).unwrap()
     };
     let [a, b, c] = [("a", 2), ("b", 3), ("c", 1)].map(|(name, count)| of(&mut directory, name, count));
     assert_eq!([&a, &b, &c].map(|place| place.first_place), [Some(0), Some(2), Some(5)]);
@@ -83,9 +83,9 @@ fn programs_have_places_in_a_row_at_the_board_of_which_gaps_are_used_again() {
 #[test]
 fn a_program_is_found_by_its_name_from_its_greeting_to_its_end() {
     let mut directory = directory();
-    let id = directory.admit(ROOT, &wish("a")).unwrap().id;
+    let id = directory.admit(ROOT, &request("a")).unwrap().id;
     assert_eq!(directory.named("a"), None, "it has announced no threads yet");
-    directory.enlist(id, &[11, 12], same).unwrap();
+    directory.accept_kthreads(id, &[11, 12], same).unwrap();
     assert_eq!(directory.named("a"), None, "the polling thread may not have it yet");
     directory.settle(id);
     assert_eq!(directory.named("a"), Some(Named { id, uid: 0, kthreads: 2, guaranteed: 1 }));
@@ -97,7 +97,7 @@ fn a_program_is_found_by_its_name_from_its_greeting_to_its_end() {
 #[test]
 fn a_mac_address_follows_from_the_address_or_the_configuration_and_a_ports_own_is_never_given() {
     let mut directory = directory();
-    let at = |name: &str, host| Register { ip: Some([10, 77, 0, host].into()), ..wish(name) };
+    let at = |name: &str, host| Register { ip: Some([10, 77, 0, host].into()), ..request(name) };
     let derived = directory.admit(ROOT, &at("a", 8)).unwrap();
     assert_eq!(derived.mac, MacAddr::derived(derived.ip));
     let configured = directory.admit(ROOT, &at("b", 9)).unwrap();
@@ -114,10 +114,10 @@ fn addresses_of_linux_and_its_routers_are_no_programs_in_either_family() {
     let first: Ipv4Addr = directory.config.first_pool_address();
     let linux6: IpAddr = "fd00:7477::7".parse().unwrap();
     directory.set_taken(HashSet::from([first.into(), linux6]));
-    let at = |host| Register { ip: Some([10, 77, 0, host].into()), ..wish("chooses") };
+    let at = |host| Register { ip: Some([10, 77, 0, host].into()), ..request("chooses") };
     let why = directory.admit(ROOT, &at(7)).unwrap_err().to_string();
     assert!(why.contains("10.77.0.7") && why.contains("Linux"), "{why}");
-    assert_ne!(directory.admit(ROOT, &wish("of the pool")).unwrap().ip, first);
+    assert_ne!(directory.admit(ROOT, &request("of the pool")).unwrap().ip, first);
     directory.set_taken(HashSet::new());
     let place = directory.admit(ROOT, &at(7)).unwrap();
     let changed = directory.take_changed().expect("programs were registered");
@@ -134,7 +134,7 @@ fn shared_memory_is_limited_for_each_user_for_all_others_and_in_total() {
     let one = RegionSpec::new(2, 1 << 16).unwrap().region_len() as u64;
     let config = Config { max_runtimes: 100, max_region_bytes: Some(16 * one), ..Config::default() };
     let mut directory = Directory::new(&config, everyone(), 4, 0);
-    let free = |name: &str| Register { guaranteed: 0, ..wish(name) };
+    let free = |name: &str| Register { guaranteed: 0, ..request(name) };
     let mut admitted = |uid: u32, privileged: bool| {
         let mut places = Vec::new();
         let refused = loop {
@@ -182,26 +182,26 @@ fn grants_count_what_their_programs_have_and_a_new_configuration_counts_it_again
     let (one, config) = authority(grant);
     let mut directory = Directory::new(&config, one, 4, u64::MAX);
     let user = User { uid: 1000, owner: 1000, groups: Vec::new(), privileged: false };
-    let first = directory.admit(&user, &wish("first")).unwrap();
+    let first = directory.admit(&user, &request("first")).unwrap();
     let refused =
-        |directory: &mut Directory| directory.admit(&user, &wish("another")).unwrap_err().to_string();
+        |directory: &mut Directory| directory.admit(&user, &request("another")).unwrap_err().to_string();
     assert!(refused(&mut directory).contains("have 1 of at most 1"));
     // The same grant is the second one now, and larger.
     let other = "max-kthreads = 2\n[[grant]]\nusers = 7\n";
     let (more, config) = authority(&format!("{other}{}", grant.replace("guaranteed = 1", "guaranteed = 2")));
     directory.reload(&config, more);
-    let second = directory.admit(&user, &wish("second")).unwrap();
+    let second = directory.admit(&user, &request("second")).unwrap();
     assert!(refused(&mut directory).contains("have 2 of at most 2"));
-    let wide = directory.admit(ROOT, &Register { kthreads: 3, guaranteed: 0, ..wish("third") });
+    let wide = directory.admit(ROOT, &Register { kthreads: 3, guaranteed: 0, ..request("third") });
     assert!(matches!(wide, Err(Refusal::Kthreads { most: 2, .. })));
     directory.release(first.id);
     directory.release(second.id);
-    directory.admit(&user, &wish("second")).unwrap();
+    directory.admit(&user, &request("second")).unwrap();
     // Without its grant the program stays, and another is refused.
     let (none, config) = authority("");
     directory.reload(&config, none);
-    assert!(directory.entries.values().any(|entry| entry.wish.name == "second"));
-    assert!(directory.admit(&user, &wish("third")).unwrap_err().to_string().contains("no [[grant]]"));
+    assert!(directory.entries.values().any(|entry| entry.request.name == "second"));
+    assert!(directory.admit(&user, &request("third")).unwrap_err().to_string().contains("no [[grant]]"));
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn a_new_configuration_fills_grants_in_the_order_of_registration() {
     let authority = Authority::resolve(&config).unwrap();
     let mut directory = Directory::new(&config, authority.clone(), 4, u64::MAX);
     let user = User { uid: 1000, owner: 1000, groups: Vec::new(), privileged: false };
-    let job = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..wish(name) };
+    let job = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..request(name) };
     directory.admit(&user, &job("first")).unwrap();
     directory.admit(&user, &job("second")).unwrap();
     for _ in 0..2 {
@@ -225,7 +225,7 @@ fn addresses_that_a_grant_lists_are_given_to_programs_that_choose_them_only() {
     let text = "prefix-len = 28\npool-start = \"10.77.0.2\"\n[[grant]]\nusers = 7\naddresses = [\"10.77.0.2\", \"10.77.0.8/29\"]";
     let config = Config::from_toml(text).unwrap();
     let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 4, u64::MAX);
-    let free = |name: &str| Register { guaranteed: 0, ..wish(name) };
+    let free = |name: &str| Register { guaranteed: 0, ..request(name) };
     let hosts: Vec<u8> = (0..6)
         .map_while(|n| directory.admit(ROOT, &free(&n.to_string())).ok())
         .map(|place| place.ip.octets()[3])
@@ -239,7 +239,7 @@ fn addresses_that_a_grant_lists_are_given_to_programs_that_choose_them_only() {
 fn every_wish_that_cannot_be_granted_is_refused_for_its_own_reason() {
     let mut directory = directory();
     assert!(directory.reserve("tap0", Some([10, 77, 0, 1].into()), Some(MacAddr([2, 0, 0, 0, 0, 9]))));
-    let taken = directory.admit(ROOT, &wish("taken")).unwrap();
+    let taken = directory.admit(ROOT, &request("taken")).unwrap();
     type Change = fn(&mut Register);
     type Expect = fn(&Refusal) -> bool;
     let cases: [(Change, Expect); 15] = [
@@ -263,21 +263,21 @@ fn every_wish_that_cannot_be_granted_is_refused_for_its_own_reason() {
         (|w| w.ip = Some([10, 77, 0, 9].into()), |r| matches!(r, Refusal::MacTaken { .. })),
     ];
     for (number, (change, expect)) in cases.into_iter().enumerate() {
-        let mut wish = wish("new");
-        change(&mut wish);
-        let refusal = directory.admit(ROOT, &wish).unwrap_err();
+        let mut request = request("new");
+        change(&mut request);
+        let refusal = directory.admit(ROOT, &request).unwrap_err();
         assert!(expect(&refusal), "case {number}: {refusal}");
     }
-    let same = Register { ip: Some(taken.ip), ..wish("other") };
+    let same = Register { ip: Some(taken.ip), ..request("other") };
     let text = directory.admit(ROOT, &same).unwrap_err().to_string();
     assert!(text.contains("taken"), "the owner is not named: {text}");
-    directory.admit(ROOT, &wish("new")).unwrap();
+    directory.admit(ROOT, &request("new")).unwrap();
 }
 
 #[test]
 fn limits_on_runtimes_and_kthreads_hold() {
     let mut directory = directory();
-    let free = |name: &str| Register { guaranteed: 0, ..wish(name) };
+    let free = |name: &str| Register { guaranteed: 0, ..request(name) };
     for i in 0..8 {
         directory.admit(ROOT, &free(&i.to_string())).unwrap();
     }
@@ -301,35 +301,40 @@ fn limits_on_runtimes_and_kthreads_hold() {
 fn a_small_pool_runs_dry_and_recovers() {
     let config = Config { network: [10, 9, 0, 0].into(), prefix_len: 30, ..Config::default() };
     let mut directory = Directory::new(&config, everyone(), 4, u64::MAX);
-    let a = directory.admit(ROOT, &wish("a")).unwrap();
+    let a = directory.admit(ROOT, &request("a")).unwrap();
     assert_eq!(a.ip, Ipv4Addr::new(10, 9, 0, 2));
-    assert_eq!(directory.admit(ROOT, &wish("b")), Err(Refusal::PoolExhausted));
+    assert_eq!(directory.admit(ROOT, &request("b")), Err(Refusal::PoolExhausted));
     directory.release(a.id);
-    assert_eq!(directory.admit(ROOT, &wish("b")).unwrap().ip, a.ip);
+    assert_eq!(directory.admit(ROOT, &request("b")).unwrap().ip, a.ip);
 }
 
 #[test]
 fn threads_must_be_the_peers_own_and_nobody_elses() {
     let mut directory = directory();
-    let (a, b) = (directory.admit(ROOT, &wish("a")).unwrap(), directory.admit(ROOT, &wish("b")).unwrap());
+    let (a, b) =
+        (directory.admit(ROOT, &request("a")).unwrap(), directory.admit(ROOT, &request("b")).unwrap());
     let count = Refusal::ThreadCount { found: 1, expected: 2 };
-    assert_eq!(directory.enlist(a.id, &[5], |_| panic!("nothing is looked for")), Err(count));
+    assert_eq!(directory.accept_kthreads(a.id, &[5], |_| panic!("nothing is looked for")), Err(count));
     let foreign = Refusal::ForeignThread { tid: 100, pid: 1 };
-    assert_eq!(directory.enlist(a.id, &[5, 100], |_| Err(foreign.clone())), Err(foreign.clone()));
-    assert_eq!(directory.enlist(a.id, &[5, 5], same), Err(Refusal::ThreadTaken(5)));
-    directory.enlist(a.id, &[5, 6], same).unwrap();
-    assert_eq!(directory.enlist(b.id, &[6, 7], same), Err(Refusal::ThreadTaken(6)));
+    assert_eq!(directory.accept_kthreads(a.id, &[5, 100], |_| Err(foreign.clone())), Err(foreign.clone()));
+    assert_eq!(directory.accept_kthreads(a.id, &[5, 5], same), Err(Refusal::ThreadTaken(5)));
+    directory.accept_kthreads(a.id, &[5, 6], same).unwrap();
+    assert_eq!(directory.accept_kthreads(b.id, &[6, 7], same), Err(Refusal::ThreadTaken(6)));
     directory.release(a.id);
-    directory.enlist(b.id, &[6, 7], same).unwrap();
+    directory.accept_kthreads(b.id, &[6, 7], same).unwrap();
 }
 
 #[test]
 fn programs_of_two_pid_namespaces_may_call_their_threads_alike() {
     let mut directory = directory();
-    let (a, b) = (directory.admit(ROOT, &wish("a")).unwrap(), directory.admit(ROOT, &wish("b")).unwrap());
-    assert_eq!(directory.enlist(a.id, &[5, 6], |_| Ok(vec![105, 106])), Ok(vec![105, 106]));
-    assert_eq!(directory.enlist(b.id, &[5, 6], |_| Ok(vec![106, 107])), Err(Refusal::ThreadTaken(5)));
-    assert_eq!(directory.enlist(b.id, &[5, 6], |_| Ok(vec![205, 206])), Ok(vec![205, 206]));
+    let (a, b) =
+        (directory.admit(ROOT, &request("a")).unwrap(), directory.admit(ROOT, &request("b")).unwrap());
+    assert_eq!(directory.accept_kthreads(a.id, &[5, 6], |_| Ok(vec![105, 106])), Ok(vec![105, 106]));
+    assert_eq!(
+        directory.accept_kthreads(b.id, &[5, 6], |_| Ok(vec![106, 107])),
+        Err(Refusal::ThreadTaken(5))
+    );
+    assert_eq!(directory.accept_kthreads(b.id, &[5, 6], |_| Ok(vec![205, 206])), Ok(vec![205, 206]));
 }
 
 #[test]
@@ -340,22 +345,22 @@ fn a_name_has_printable_ascii_characters_and_no_outer_blanks() {
         "\u{200b}\u{200d}\u{feff}\u{202e}\u{2066}\u{2028}\u{a0}\u{ad}\t\n\u{1b}\u{7f}\u{430}\u{3164}".chars()
     {
         for name in [format!("web{other}"), format!("{other}web"), format!("w{other}eb")] {
-            let refused = directory.admit(ROOT, &Register { name, ..wish("") }).unwrap_err();
+            let refused = directory.admit(ROOT, &Register { name, ..request("") }).unwrap_err();
             assert!(matches!(refused, Refusal::NameInvalid(_)), "{other:?}");
             assert!(refused.to_string().is_ascii(), "{refused}");
         }
     }
     for name in ["web", "a b", "x~1/{2}", &"x".repeat(64)] {
-        let free = Register { guaranteed: 0, ..wish(name) };
+        let free = Register { guaranteed: 0, ..request(name) };
         let place = directory.admit(ROOT, &free).unwrap();
         directory.release(place.id);
     }
 }
 
 /// Registers a program, with its threads.
-fn register(directory: &mut Directory, user: &User, wish: &Register, tids: &[i32]) -> Place {
-    let place = directory.admit(user, wish).unwrap();
-    directory.enlist(place.id, tids, same).unwrap();
+fn register(directory: &mut Directory, user: &User, request: &Register, tids: &[i32]) -> Assignment {
+    let place = directory.admit(user, request).unwrap();
+    directory.accept_kthreads(place.id, tids, same).unwrap();
     place
 }
 
@@ -366,10 +371,10 @@ fn all_that_a_program_had_is_kept_for_it_and_for_no_other() {
     let new = || Directory::new(&config, Authority::resolve(&config).unwrap(), 3, u64::MAX);
     let [user, other] = [7, 8].map(|uid| User { uid, owner: uid, groups: vec![uid], privileged: false });
     let mut old = new();
-    let chosen = Register { ip: Some(Ipv4Addr::new(10, 77, 0, 9)), ..wish("first") };
+    let chosen = Register { ip: Some(Ipv4Addr::new(10, 77, 0, 9)), ..request("first") };
     let first = register(&mut old, &user, &chosen, &[1, 2]);
-    let second = register(&mut old, ROOT, &wish("second"), &[3, 4]);
-    old.admit(&user, &wish("has sent no threads")).unwrap();
+    let second = register(&mut old, ROOT, &request("second"), &[3, 4]);
+    old.admit(&user, &request("has sent no threads")).unwrap();
 
     let mut next = new();
     let programs = old.registered().programs;
@@ -377,16 +382,19 @@ fn all_that_a_program_had_is_kept_for_it_and_for_no_other() {
     assert!(next.expects());
     assert_eq!((next.expected(7), next.expected(9)), ((1, 2), (0, 2)));
     // One that is as new: another name, address and part of the cores.
-    let stranger = next.admit(&other, &wish("stranger")).unwrap();
+    let stranger = next.admit(&other, &request("stranger")).unwrap();
     assert!(stranger.ip != first.ip && stranger.ip != second.ip);
-    let refusal = next.admit(&other, &wish("first")).unwrap_err();
+    let refusal = next.admit(&other, &request("first")).unwrap_err();
     assert_eq!(refusal, Refusal::NameKept("first".to_owned()));
-    let refusal = next.admit(&other, &Register { guaranteed: 0, ip: Some(first.ip), ..wish("x") });
+    let refusal = next.admit(&other, &Register { guaranteed: 0, ip: Some(first.ip), ..request("x") });
     assert!(matches!(refusal, Err(Refusal::AddressTaken { .. })), "{refusal:?}");
-    assert!(matches!(next.admit(ROOT, &wish("x")), Err(Refusal::GuaranteeOversubscribed { taken: 3, .. })));
+    assert!(matches!(
+        next.admit(ROOT, &request("x")),
+        Err(Refusal::GuaranteeOversubscribed { taken: 3, .. })
+    ));
 
     // What is kept stays so after a refusal.
-    let back = Register { ip: Some(first.ip), ..wish("first") };
+    let back = Register { ip: Some(first.ip), ..request("first") };
     let too_much = Register { guaranteed: 2, ..back.clone() };
     assert!(matches!(next.admit(&user, &too_much), Err(Refusal::GuaranteeOversubscribed { .. })));
     assert_eq!(next.expected(7), (1, 2));
@@ -399,7 +407,7 @@ fn all_that_a_program_had_is_kept_for_it_and_for_no_other() {
         assert_eq!(names.len(), 2, "another takeover would forget one: {names:?}");
         next.release(place.id);
         assert_eq!(next.admit(&other, &back), Err(Refusal::NameKept("first".to_owned())));
-        assert!(matches!(next.admit(ROOT, &wish("x")), Err(Refusal::GuaranteeOversubscribed { .. })));
+        assert!(matches!(next.admit(ROOT, &request("x")), Err(Refusal::GuaranteeOversubscribed { .. })));
     }
     // An address of its choice does not free the one that is kept until then.
     let elsewhere = Register { ip: Some([10, 77, 0, 99].into()), ..back.clone() };
@@ -411,7 +419,7 @@ fn all_that_a_program_had_is_kept_for_it_and_for_no_other() {
 
     let place = next.admit(&user, &back).unwrap();
     assert_eq!(place.ip, first.ip);
-    next.enlist(place.id, &[1, 2], same).unwrap();
+    next.accept_kthreads(place.id, &[1, 2], same).unwrap();
     next.settle(place.id);
     assert_eq!(next.expected(7), (0, 1));
     next.release(place.id);
@@ -421,7 +429,7 @@ fn all_that_a_program_had_is_kept_for_it_and_for_no_other() {
     assert_eq!(names, ["second"]);
     assert_eq!(next.forget_expected(), ["second"]);
     assert!(!next.expects());
-    next.admit(&other, &wish("second")).unwrap();
+    next.admit(&other, &request("second")).unwrap();
 }
 
 /// Hands the programs of `old` to a new directory with the same settings.
@@ -436,9 +444,9 @@ fn a_program_without_a_right_to_choose_its_address_keeps_the_one_it_has() {
     let config = Config::from_toml("[[grant]]\nusers = 1000").unwrap();
     let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 4, u64::MAX);
     let user = User { uid: 1000, owner: 1000, groups: Vec::new(), privileged: false };
-    let job = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..wish(name) };
+    let job = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..request(name) };
     let neighbour = register(&mut directory, &user, &job("neighbour"), &[1, 2]);
-    let Place { ip, .. } = register(&mut directory, &user, &job("idle"), &[3, 4]);
+    let Assignment { ip, .. } = register(&mut directory, &user, &job("idle"), &[3, 4]);
     directory.release(neighbour.id);
     let back = Register { ip: Some(ip), ..job("idle") };
     for _ in 0..3 {
@@ -462,7 +470,7 @@ fn grants_that_programs_have_filled_in_another_order_than_that_of_their_numbers_
     let config = Config::from_toml(text).unwrap();
     let mut old = Directory::new(&config, Authority::resolve(&config).unwrap(), 4, u64::MAX);
     let user = User { uid: 1000, owner: 1000, groups: Vec::new(), privileged: false };
-    let job = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..wish(name) };
+    let job = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..request(name) };
     let first = old.admit(ROOT, &job("first")).unwrap();
     let a = register(&mut old, &user, &job("a"), &[3, 4]);
     old.release(first.id);
@@ -470,8 +478,8 @@ fn grants_that_programs_have_filled_in_another_order_than_that_of_their_numbers_
     assert!(x.id.0 < a.id.0, "`x` is entered first");
     let mut next = succeed(&old);
     for program in old.registered().programs {
-        let wish = Register { ip: Some(program.ip), ..program.register };
-        let place = next.admit(&user, &wish).unwrap();
+        let request = Register { ip: Some(program.ip), ..program.register };
+        let place = next.admit(&user, &request).unwrap();
         assert_eq!(next.grant(place.id), program.grant);
     }
     // A configuration with lower limits ends none, as when it is read again; one without the grant
@@ -488,7 +496,7 @@ fn grants_that_programs_have_filled_in_another_order_than_that_of_their_numbers_
 #[test]
 fn a_program_that_could_not_attach_is_named_with_the_reason() {
     let (mut old, mut next) = (directory(), directory());
-    register(&mut old, ROOT, &wish("web"), &[1, 2]);
+    register(&mut old, ROOT, &request("web"), &[1, 2]);
     next.config.max_kthreads = 1;
     let why = next.expect(&old.registered().programs, user_of(|_| true)).unwrap_err();
     assert!(why.contains("\"web\" of user 0") && why.contains("max-kthreads"), "{why}");
@@ -506,9 +514,9 @@ fn a_program_that_returns_gets_its_former_address_of_the_pool_for_a_while_after_
         class: Class::BestEffort,
         ip: Some([10, 77, 0, host].into()),
         returns: true,
-        ..wish(name)
+        ..request(name)
     };
-    let is_denied = |result: Result<Place, Refusal>| matches!(result, Err(Refusal::Denied(_)));
+    let is_denied = |result: Result<Assignment, Refusal>| matches!(result, Err(Refusal::Denied(_)));
     assert!(is_denied(directory.admit(&user, &job("early", 9))));
     directory.take_back(true);
     let chosen = Register { returns: false, ..job("chosen", 9) };
@@ -520,7 +528,7 @@ fn a_program_that_returns_gets_its_former_address_of_the_pool_for_a_while_after_
     assert!(matches!(taken, Err(Refusal::AddressTaken { .. })), "{taken:?}");
     let ruled = &directory.registered();
     assert!(ruled.programs.is_empty(), "it has sent no threads");
-    directory.enlist(place.id, &[1, 2], same).unwrap();
+    directory.accept_kthreads(place.id, &[1, 2], same).unwrap();
     let handed_over = &directory.registered().programs[0];
     assert_eq!((handed_over.register.ip, handed_over.ip), (None, place.ip));
     assert!(!handed_over.register.returns);
@@ -539,7 +547,7 @@ fn of_ever_so_many_groups_those_that_grants_name_are_handed_over() {
     let groups = |len: u32| (0..len).collect::<Vec<u32>>();
     for (uid, len, handed_over) in [(7, MAX_GROUPS as u32, MAX_GROUPS), (8, MAX_GROUPS as u32 + 1, 1)] {
         let user = User { uid, owner: uid, groups: groups(len), privileged: false };
-        let free = Register { guaranteed: 0, ..wish(&uid.to_string()) };
+        let free = Register { guaranteed: 0, ..request(&uid.to_string()) };
         register(&mut directory, &user, &free, &[2 * uid as i32, 2 * uid as i32 + 1]);
         let programs = directory.registered().programs;
         let program = programs.iter().find(|program| program.uid == uid).unwrap();
@@ -552,7 +560,7 @@ fn of_ever_so_many_groups_those_that_grants_name_are_handed_over() {
 fn what_a_program_had_that_has_not_come_back_is_given_to_no_other() {
     let config = Config::from_toml("prefix-len = 28\npool-start = \"10.77.0.2\"\n[[grant]]\nusers = \"*\"");
     let config = config.unwrap();
-    let free = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..wish(name) };
+    let free = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..request(name) };
     let at = |name: &str, ip: Ipv4Addr, returns| Register { ip: Some(ip), returns, ..free(name) };
     let own = std::process::id() as i32;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
@@ -570,14 +578,14 @@ fn what_a_program_had_that_has_not_come_back_is_given_to_no_other() {
             let (name, ip) = programs[choice as usize % 2];
             let ip = Ipv4Addr::new(10, 77, 0, ip);
             let user = [&other, &owner, ROOT][choice as usize / 2 % 3];
-            let wish = match choice / 8 % 4 {
+            let request = match choice / 8 % 4 {
                 0 => free(&format!("job-{step}")),
                 1 => at(&format!("job-{step}"), ip, choice & 256 != 0),
                 2 => free(name),
                 _ => at(name, ip, choice & 256 != 0),
             };
-            if let Ok(place) = directory.admit(user, &wish) {
-                given.push((user.uid, wish.name.clone(), place.ip));
+            if let Ok(place) = directory.admit(user, &request) {
+                given.push((user.uid, request.name.clone(), place.ip));
             }
         }
         for (uid, name, ip) in given {
@@ -608,7 +616,7 @@ fn what_a_program_had_that_has_not_come_back_is_given_to_no_other() {
 
 /// Returns a registration of a program that replaces a running instance, and may be replaced.
 fn latest(name: &str) -> Register {
-    Register { instance: Instance::Latest, ..wish(name) }
+    Register { instance: Instance::Latest, ..request(name) }
 }
 
 #[test]
@@ -619,13 +627,13 @@ fn two_instances_share_a_name_and_an_address_and_no_third_does() {
     assert_eq!((second.ip, second.mac), (first.ip, first.mac));
     assert_ne!(second.id, first.id);
     assert_eq!(directory.earlier(second.id), Some(first.id));
-    let why = |refused: Result<Place, Refusal>| match refused {
+    let why = |refused: Result<Assignment, Refusal>| match refused {
         Err(Refusal::NotBeside { why, .. }) => why,
         other => panic!("{other:?}"),
     };
     assert_eq!(why(directory.admit(ROOT, &latest("web"))), NotBeside::Replaced);
     // The address is free once both have ended, in either order.
-    let taken = Register { ip: Some(first.ip), ..wish("other") };
+    let taken = Register { ip: Some(first.ip), ..request("other") };
     directory.release(first.id);
     assert!(matches!(directory.admit(ROOT, &taken), Err(Refusal::AddressTaken { .. })));
     assert_eq!(directory.earlier(second.id), None);
@@ -640,14 +648,14 @@ fn two_instances_share_a_name_and_an_address_and_no_third_does() {
 #[test]
 fn an_instance_is_replaced_only_if_it_has_agreed_by_the_same_user_at_the_same_address() {
     let mut directory = directory();
-    directory.admit(ROOT, &wish("firm")).unwrap();
+    directory.admit(ROOT, &request("firm")).unwrap();
     let agreed = directory.admit(ROOT, &Register { guaranteed: 0, ..latest("web") }).unwrap();
-    let refusal = |directory: &mut Directory, user: &User, wish: &Register| {
-        directory.admit(user, &Register { guaranteed: 0, ..wish.clone() }).unwrap_err()
+    let refusal = |directory: &mut Directory, user: &User, request: &Register| {
+        directory.admit(user, &Register { guaranteed: 0, ..request.clone() }).unwrap_err()
     };
     let not = |name: &str, why| Refusal::NotBeside { name: name.to_owned(), why };
     assert_eq!(refusal(&mut directory, ROOT, &latest("firm")), not("firm", NotBeside::Disagrees));
-    assert_eq!(refusal(&mut directory, ROOT, &wish("web")), Refusal::NameTaken("web".to_owned()));
+    assert_eq!(refusal(&mut directory, ROOT, &request("web")), Refusal::NameTaken("web".to_owned()));
     let other = User { uid: 7, owner: 7, ..ROOT.clone() };
     assert_eq!(refusal(&mut directory, &other, &latest("web")), Refusal::NameTaken("web".to_owned()));
     let elsewhere = Register { ip: Some([10, 77, 0, 99].into()), ..latest("web") };
@@ -662,14 +670,14 @@ fn guaranteed_cores_of_two_instances_count_once() {
     let first = directory.admit(ROOT, &guaranteed(1)).unwrap();
     directory.admit(ROOT, &guaranteed(2)).unwrap();
     // Two of four are the pair's.
-    let rest = |guaranteed| Register { guaranteed, kthreads: 4, ..wish("rest") };
+    let rest = |guaranteed| Register { guaranteed, kthreads: 4, ..request("rest") };
     assert!(matches!(
         directory.admit(ROOT, &rest(3)),
         Err(Refusal::GuaranteeOversubscribed { taken: 2, .. })
     ));
     directory.admit(ROOT, &rest(2)).unwrap();
     directory.release(first.id);
-    assert!(directory.admit(ROOT, &Register { guaranteed: 1, ..wish("more") }).is_err());
+    assert!(directory.admit(ROOT, &Register { guaranteed: 1, ..request("more") }).is_err());
 }
 
 #[test]
@@ -681,7 +689,7 @@ fn two_instances_come_back_in_either_order() {
         let second = before.admit(ROOT, &free).unwrap();
         for place in [&first, &second] {
             let first_tid = place.id.0 as i32 * 10 + 1;
-            before.enlist(place.id, &[first_tid, first_tid + 1], same).unwrap();
+            before.accept_kthreads(place.id, &[first_tid, first_tid + 1], same).unwrap();
             before.settle(place.id);
         }
         let mut estate = before.registered();
@@ -691,17 +699,19 @@ fn two_instances_come_back_in_either_order() {
         after.expect(&estate.programs, user_of(|_| true)).unwrap();
         // As each was told how it stands.
         let back = |instance| Register { instance, ip: Some(first.ip), ..free.clone() };
-        let mut wishes = [back(Instance::Replaced), back(Instance::Replaces)];
+        let mut requests = [back(Instance::Replaced), back(Instance::Replaces)];
         if swapped {
-            wishes.reverse();
+            requests.reverse();
         }
-        let places: Vec<Place> = wishes.iter().map(|wish| after.admit(ROOT, wish).unwrap()).collect();
+        let places: Vec<Assignment> =
+            requests.iter().map(|request| after.admit(ROOT, request).unwrap()).collect();
         places.iter().for_each(|place| after.settle(place.id));
         let (earlier, later) = if swapped { (1, 0) } else { (0, 1) };
         assert_eq!(after.earlier(places[later].id), Some(places[earlier].id), "{swapped}");
         // Without the list, they say so themselves.
         let mut anew = directory();
-        let places: Vec<Place> = wishes.iter().map(|wish| anew.admit(ROOT, wish).unwrap()).collect();
+        let places: Vec<Assignment> =
+            requests.iter().map(|request| anew.admit(ROOT, request).unwrap()).collect();
         assert_eq!(anew.earlier(places[later].id), Some(places[earlier].id), "{swapped}");
     }
 }
@@ -719,7 +729,7 @@ fn both_instances_get_back_the_address_that_a_killed_iokernel_chose_for_them() {
     });
     directory.owe(owed.to_vec());
     for (instance, owed) in [Instance::Replaced, Instance::Replaces].into_iter().zip(&owed) {
-        let free = Register { guaranteed: 0, class: Class::BestEffort, ..wish("web") };
+        let free = Register { guaranteed: 0, class: Class::BestEffort, ..request("web") };
         let place = directory.admit(&owner, &Register { ip: Some(ip), returns: true, instance, ..free });
         let place = place.unwrap();
         assert_eq!(place.ip, ip);

@@ -118,7 +118,7 @@ pub(crate) struct Sight {
 
 /// The conclusion from two looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Verdict {
+pub(crate) enum Health {
     /// It makes progress, or rests.
     Fine,
     /// It has run, or waits in the kernel, and has not ended an iteration.
@@ -128,17 +128,17 @@ pub(crate) enum Verdict {
 }
 
 /// Judges what was seen now by what was seen before.
-fn judge(before: &Sight, now: &Sight) -> Verdict {
+fn judge(before: &Sight, now: &Sight) -> Health {
     let time = now.at.saturating_duration_since(before.at);
     if now.iterations != before.iterations || now.stage.is_rest() || time < LOOK {
-        return Verdict::Fine;
+        return Health::Fine;
     }
     let ran = before.ran.zip(now.ran).is_some_and(|(before, now)| now.saturating_sub(before) > time / RAN);
     match now.state {
-        _ if ran => Verdict::Stalled,
+        _ if ran => Health::Stalled,
         // Sleeping, interruptibly or not.
-        'S' | 'D' => Verdict::Stalled,
-        _ => Verdict::Starved,
+        'S' | 'D' => Health::Stalled,
+        _ => Health::Starved,
     }
 }
 
@@ -156,7 +156,7 @@ impl fmt::Debug for Heartbeat {
 
 /// The state that the control thread keeps between its looks.
 #[derive(Debug)]
-pub(crate) struct Watch {
+pub(crate) struct StallWatch {
     /// The polling thread.
     thread: Pid,
     /// Linux's account of its time, kept open: the look takes its time from the core on which that
@@ -166,7 +166,7 @@ pub(crate) struct Watch {
     /// Time of the last look.
     looked: Option<Instant>,
     /// Since when no iteration has ended, and as what that is counted.
-    unmoved: Option<(Instant, Verdict)>,
+    unmoved: Option<(Instant, Health)>,
     began: Instant,
     /// Lines of the log, in seconds since it began.
     lines: Account,
@@ -180,14 +180,14 @@ pub(crate) struct Watch {
 /// A stall that was not counted before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Finding {
-    pub(crate) verdict: Verdict,
+    pub(crate) health: Health,
     /// Time without an iteration so far.
     pub(crate) time: Duration,
     /// It may cause a line of the log.
     pub(crate) logged: bool,
 }
 
-impl Watch {
+impl StallWatch {
     pub(crate) fn new(thread: Pid, heartbeat: Option<Heartbeat>, now: Instant) -> Self {
         let schedstat = format!("/proc/self/task/{}/schedstat", thread.as_raw_nonzero());
         Self {
@@ -224,9 +224,9 @@ impl Watch {
         self.looked = Some(now);
         self.log_stack();
         let sight = self.see(now, stats);
-        let Some(Finding { verdict, time, logged }) = self.look(sight) else { return };
+        let Some(Finding { health, time, logged }) = self.look(sight) else { return };
         let (stage, ms) = (sight.stage, time.as_millis() as u64);
-        if verdict == Verdict::Stalled {
+        if health == Health::Stalled {
             stats.polling.stalls.add(1);
             let system_call =
                 self.proc("syscall").and_then(|text| text.split(' ').next()?.parse::<u32>().ok());
@@ -292,24 +292,24 @@ impl Watch {
         if sight.iterations != before.iterations {
             self.unmoved = None;
         }
-        let verdict = judge(&before, &sight);
+        let health = judge(&before, &sight);
         // Sights between two of these are too close for a verdict.
         if sight.iterations != before.iterations || sight.at.saturating_duration_since(before.at) >= LOOK {
             self.before = Some(sight);
         }
-        if verdict == Verdict::Fine {
+        if health == Health::Fine {
             return None;
         }
-        let (since, counted) = self.unmoved.get_or_insert((before.at, Verdict::Fine));
+        let (since, counted) = self.unmoved.get_or_insert((before.at, Health::Fine));
         // A thread that had to wait at first may turn out to stall.
-        if *counted == verdict || *counted == Verdict::Stalled {
+        if *counted == health || *counted == Health::Stalled {
             return None;
         }
-        *counted = verdict;
+        *counted = health;
         let time = sight.at.saturating_duration_since(*since);
         let second = sight.at.saturating_duration_since(self.began).as_secs();
         let logged = self.lines.take(LINE_S, LINE_S * LINES, second);
-        Some(Finding { verdict, time, logged })
+        Some(Finding { health, time, logged })
     }
 
     fn beat(&mut self, sight: &Sight) {

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicU32;
 
 /// A polling thread as looks see it, and their times.
 struct Scene {
-    watch: Watch,
+    watch: StallWatch,
     sight: Sight,
 }
 
@@ -12,7 +12,7 @@ impl Scene {
     fn new(heartbeat: Option<Heartbeat>) -> Self {
         let at = Instant::now();
         let sight = Sight { at, iterations: 7, stage: Stage::Ports, ran: Some(Duration::ZERO), state: 'R' };
-        let mut scene = Self { watch: Watch::new(rustix::thread::gettid(), heartbeat, at), sight };
+        let mut scene = Self { watch: StallWatch::new(rustix::thread::gettid(), heartbeat, at), sight };
         assert_eq!(scene.watch.look(sight), None);
         scene
     }
@@ -26,24 +26,24 @@ impl Scene {
     }
 }
 
-fn verdict(finding: Option<Finding>) -> Option<Verdict> {
-    finding.map(|finding| finding.verdict)
+fn health(finding: Option<Finding>) -> Option<Health> {
+    finding.map(|finding| finding.health)
 }
 
 #[test]
 fn a_thread_that_runs_or_waits_in_the_kernel_without_an_iteration_stalls_and_is_counted_once() {
     let mut running = Scene::new(None);
     let found = running.look(100, 90, |_| ()).unwrap();
-    assert_eq!((found.verdict, found.time, found.logged), (Verdict::Stalled, LOOK, true));
+    assert_eq!((found.health, found.time, found.logged), (Health::Stalled, LOOK, true));
     assert_eq!(running.look(100, 90, |_| ()), None, "the same stall");
     assert_eq!(running.look(100, 90, |s| s.iterations += 1), None);
-    assert_eq!(verdict(running.look(100, 90, |_| ())), Some(Verdict::Stalled), "another one");
+    assert_eq!(health(running.look(100, 90, |_| ())), Some(Health::Stalled), "another one");
     for state in ['S', 'D'] {
         let mut waiting = Scene::new(None);
-        assert_eq!(verdict(waiting.look(100, 0, |s| s.state = state)), Some(Verdict::Stalled));
+        assert_eq!(health(waiting.look(100, 0, |s| s.state = state)), Some(Health::Stalled));
         let mut unaccounted = Scene::new(None);
         unaccounted.sight.ran = None;
-        assert_eq!(verdict(unaccounted.look(100, 0, |s| s.state = state)), Some(Verdict::Stalled));
+        assert_eq!(health(unaccounted.look(100, 0, |s| s.state = state)), Some(Health::Stalled));
     }
 }
 
@@ -56,16 +56,16 @@ fn a_thread_that_rests_or_ends_iterations_does_not_stall() {
     let mut scene = Scene::new(None);
     assert_eq!(scene.look(500, 400, |s| s.iterations += 1), None);
     assert_eq!(scene.look(99, 99, |_| ()), None, "too early to say");
-    assert_eq!(verdict(scene.look(1, 1, |_| ())), Some(Verdict::Stalled));
+    assert_eq!(health(scene.look(1, 1, |_| ())), Some(Health::Stalled));
 }
 
 #[test]
 fn a_thread_that_linux_does_not_run_starves_until_it_runs_and_stalls() {
     let mut scene = Scene::new(None);
     // As after a signal that stops the process, too.
-    assert_eq!(verdict(scene.look(10_000, 5, |_| ())), Some(Verdict::Starved));
+    assert_eq!(health(scene.look(10_000, 5, |_| ())), Some(Health::Starved));
     assert_eq!(scene.look(100, 5, |s| s.state = 'T'), None);
-    assert_eq!(verdict(scene.look(100, 50, |_| ())), Some(Verdict::Stalled));
+    assert_eq!(health(scene.look(100, 50, |_| ())), Some(Health::Stalled));
     assert_eq!(scene.look(100, 0, |_| ()), None);
 }
 
@@ -107,7 +107,7 @@ fn a_sign_of_life_is_given_when_due_and_only_if_iterations_end() {
 fn looks_divide_the_interval_of_signs_of_life() {
     let interval = |ms| {
         let heartbeat = Heartbeat { interval: Duration::from_millis(ms), beat: Box::new(|| ()) };
-        Watch::new(rustix::thread::gettid(), Some(heartbeat), Instant::now()).interval()
+        StallWatch::new(rustix::thread::gettid(), Some(heartbeat), Instant::now()).interval()
     };
     assert_eq!(interval(101), Duration::from_micros(50_500), "not 100 ms, which would make it 200");
     assert_eq!(interval(250) * 3, Duration::from_nanos(250_000_002), "rounded up");

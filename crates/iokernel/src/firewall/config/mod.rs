@@ -4,8 +4,8 @@
 //! the parser names the line; what concerns all of them is checked afterwards.
 
 use serde::{Deserialize, Serialize};
-use tailwater_ports::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPES_VLAN, MIN_ETHERTYPE};
 use tailwater_shm::ring::MAX_FRAME;
+use tailwater_wire::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPES_VLAN, MIN_ETHERTYPE};
 
 use super::text::{PortRange, Prefix, Protocol, one_or_many};
 

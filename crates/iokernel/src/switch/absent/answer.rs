@@ -9,7 +9,6 @@
 //! other than whole packets, packets from or to a group.
 
 use std::net::IpAddr;
-use tailwater_ports::packet::build;
 use tailwater_tcp::{Segment, answer_closed};
 use tailwater_wire::{
     Addresses, Checksums, DEFAULT_TTL, EtherType, EthernetHeader, Fragmenting, ICMP_HEADER, IPV4_HEADER,
@@ -119,6 +118,22 @@ impl<'a> Stray<'a> {
         let stations = Stations { source: self.ethernet.destination, destination: self.ethernet.source };
         build(stations, (self.addresses.reversed(), protocol, DEFAULT_TTL), len, fill)
     }
+}
+
+/// Returns a frame with a payload of `len` bytes that `fill` writes over zeros.
+fn build(
+    stations: Stations,
+    (addresses, protocol, hop_limit): (Addresses, IpProtocol, u8),
+    len: usize,
+    fill: impl FnOnce(&mut [u8], &Addresses),
+) -> Vec<u8> {
+    let packet = PacketInfo { addresses, protocol, hop_limit, traffic_class: 0 };
+    let overhead = packet.overhead_of(Fragmenting::Forbidden);
+    let mut frame = vec![0; overhead + len];
+    let (front, rest) = frame.split_at_mut(overhead);
+    packet.write_headers(front, stations, Fragmenting::Forbidden, len);
+    fill(rest, &addresses);
+    frame
 }
 
 /// Writes an error with this quote, which fills the rest of `out`.

@@ -42,14 +42,13 @@ mod tests;
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
-use tailwater_ports::frame::MacAddr;
-use tailwater_ports::resolution::{Resolution, resolution, resolved};
 use tailwater_ports::{Attachment, KEPT_S, MOST_KEPT, Port};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::account::Account;
 use tailwater_shm::ring::ReserveError;
 use tailwater_shm::{Clock, Cycles};
-use tailwater_wire::Checksums;
+use tailwater_wire::resolution::{Resolution, resolution, resolved};
+use tailwater_wire::{Checksums, MacAddr};
 
 use super::Switch;
 use super::check::Heading;
@@ -409,8 +408,8 @@ impl Switch {
                 let Some(mac) = self.absent.station(target, (&self.macs, &self.ips), now) else { return };
                 if !self.absent.may_answer(origin, now) {
                     world.stats.switch.absent_limited.add(1);
-                } else if let Some(frame) = resolved(target, mac, (by, station)) {
-                    self.send_answer(origin, frame, world, lender, now);
+                } else if let Some(answer) = resolved(target, mac, (by, station)) {
+                    self.send_answer(origin, answer.to_vec(), world, lender, now);
                 }
             }
             Some(Resolution::Claim(ip)) if matches!(origin, Origin::Port(_)) => self.absent.forget(ip),
@@ -470,7 +469,7 @@ impl Switch {
         let until = now + self.absent.seconds(REPORT_S);
         let (of_instance, repeats) = (other.is_some(), if other.is_some() { REPEATS } else { 0 });
         let waiting = self.absent.reports.len();
-        let told = world.runtimes.iter().filter(|runtime| !runtime.doomed && Some(runtime.id) != other);
+        let told = world.runtimes.iter().filter(|runtime| !runtime.ending && Some(runtime.id) != other);
         for to in told.map(|runtime| runtime.id) {
             let ips = [Some(IpAddr::V4(ended.ip)), self.absent.config.ip6_of(ended.ip).map(IpAddr::V6)];
             for ip in ips.into_iter().flatten().chain([ended.mac.link_local().into()]) {
@@ -530,7 +529,7 @@ pub(super) fn ip4_of(config: &Config, ip: Ipv6Addr) -> Option<Ipv4Addr> {
 /// Puts a report into a ring of its receiver; false if there is no room. Firewall rules do not
 /// apply: it is the IOKernel's own.
 fn put_report(report: Pending, world: &mut World, lender: &mut impl Lender, now: Cycles) -> bool {
-    let Some(runtime) = world.runtimes.get(report.to).filter(|runtime| !runtime.doomed) else { return true };
+    let Some(runtime) = world.runtimes.get(report.to).filter(|runtime| !runtime.ending) else { return true };
     let own = match report.gone.0 {
         IpAddr::V4(_) => Some(IpAddr::V4(runtime.ip)),
         IpAddr::V6(gone) => {
@@ -555,7 +554,7 @@ fn put_report(report: Pending, world: &mut World, lender: &mut impl Lender, now:
         }
         Err(ReserveError::Full) => false,
         Err(ReserveError::Lie(lie)) => {
-            world.doom(report.to, EndReason::IngressLie { kthread, lie });
+            world.mark_ended(report.to, EndReason::IngressLie { kthread, lie });
             true
         }
     }

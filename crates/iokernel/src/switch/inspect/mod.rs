@@ -17,9 +17,9 @@
 //! | advertised target, probed target | the runtime's own |
 //! | link-layer address options | the runtime's own MAC address |
 
-use tailwater_ports::packet::{Family, ICMP, ICMPV6, Packet, Part, decode};
 use tailwater_wire::icmp::kind as v4;
 use tailwater_wire::icmpv6::{OPTION_SOURCE_LINK, OPTION_TARGET_LINK, kind as v6};
+use tailwater_wire::packet::{Family, ICMP, ICMPV6, Packet, Part, decode};
 
 use super::check::{Heading, Identity, Offence, mac_key};
 

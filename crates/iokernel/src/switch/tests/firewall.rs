@@ -1,13 +1,13 @@
 //! What the switch refuses, drops and delivers beyond plain IPv4, and what it counts for it.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::memory::{MemoryPeer, pair};
 use tailwater_ports::{Attachment, Port};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::KthreadState;
 use tailwater_shm::control::Class::LatencyCritical;
 use tailwater_testkit::frames::{arp, fragment, ipv6, udp};
+use tailwater_wire::MacAddr;
 
 use crate::config::Config;
 use crate::fixture::Sandbox;

@@ -1,11 +1,11 @@
 //! Two instances of one program, which have one address.
 
 use tailwater_ports::Port;
-use tailwater_ports::frame::MacAddr;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Class::LatencyCritical;
 use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_PASSED_ON};
 use tailwater_testkit::frames::udp;
+use tailwater_wire::MacAddr;
 
 use super::{ELSEWHERE, ip, uplink};
 use crate::fixture::Sandbox;

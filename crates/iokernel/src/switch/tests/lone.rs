@@ -1,12 +1,12 @@
 //! Acknowledgments that no thread waits for: they fetch no core of their own.
 
 use std::net::Ipv4Addr;
-use tailwater_ports::frame::{ETHERNET_HEADER, ETHERTYPE_IPV6};
-use tailwater_ports::packet::{TCP, decode};
 use tailwater_shm::KthreadState;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_testkit::frames::udp;
-use tailwater_wire::MacAddr;
+use tailwater_wire::frame::ETHERTYPE_IPV6;
+use tailwater_wire::packet::{TCP, decode};
+use tailwater_wire::{ETHERNET_HEADER, MacAddr};
 
 use crate::config::Config;
 use crate::fixture::Sandbox;

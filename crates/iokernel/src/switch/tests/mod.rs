@@ -5,7 +5,6 @@ mod lone;
 mod moves;
 
 use std::net::Ipv4Addr;
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::memory::{MemoryPeer, pair};
 use tailwater_ports::{Attachment, Context, Delivery, Inject, Port, PortError};
 use tailwater_sched::RuntimeId;
@@ -13,6 +12,7 @@ use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, FLAG_PASSED_ON, RingLie};
 use tailwater_shm::{Cycles, Grant, KthreadState};
 use tailwater_testkit::frames::{arp, udp};
+use tailwater_wire::MacAddr;
 
 use super::egress::TURN_FRAMES;
 use crate::config::Config;

@@ -9,13 +9,13 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use tailwater_batch::proc::{thread_ns, threads};
 use tailwater_iokernel::Config;
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::{Attachment, memory};
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::child::{Batch, Spec};
 use tailwater_testbed::embedded::{Embedded, lending};
 use tailwater_testbed::on_tailwater::of_other_threads;
 use tailwater_testbed::port::GENERATOR_IP;
+use tailwater_wire::MacAddr;
 
 /// What the batch job got in a round.
 #[derive(Debug, Clone, Copy)]

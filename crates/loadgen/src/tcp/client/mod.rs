@@ -18,13 +18,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::net::{IpAddr, Ipv4Addr};
 
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::{Delivery, Inject};
 use tailwater_tcp::isn::initial_numbers;
 use tailwater_tcp::{
     Config, Connection, EcnCodepoint, Events, Flow, Full, Header, Instant, Opening, Outgoing, Payload,
     Purpose, RecvError, Secret, Segment, SendError, Transmit, answer_closed, default_mss,
 };
+use tailwater_wire::MacAddr;
 
 use super::wire::{Template, decode};
 use crate::station::wire::Host;

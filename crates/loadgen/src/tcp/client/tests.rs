@@ -9,9 +9,9 @@ use crate::tcp::preload::Preload;
 use crate::tcp::task::Task;
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
-use tailwater_ports::frame::IPV4_FRAME;
 use tailwater_tcp::listen::{Arrival, ListenConfig};
 use tailwater_tcp::{Answer, Listener, Payload, State};
+use tailwater_wire::frame::IPV4_FRAME;
 
 const CLIENT: (MacAddr, Ipv4Addr) = (MacAddr([2, 0, 0, 0, 0, 1]), Ipv4Addr::new(10, 77, 0, 250));
 const SERVER: Peer = Peer { mac: MacAddr([2, 0, 0, 0, 0, 2]), ip: Ipv4Addr::new(10, 77, 0, 2), port: 7 };

@@ -17,10 +17,10 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use rustix::fd::{AsFd, BorrowedFd};
-use tailwater_ports::frame::MacAddr;
 use tailwater_ports::{Attachment, Context, Delivery, Inject, Port, PortError};
 use tailwater_shm::{Clock, Cycles, clock};
 use tailwater_tcp::{Config, Events, Instant};
+use tailwater_wire::MacAddr;
 use tailwater_workload::Interval;
 
 use super::client::{Client, ConnectionId, PORTS, Peer};

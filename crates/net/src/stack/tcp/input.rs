@@ -74,7 +74,7 @@ impl<P: Platform> Stack<P> {
         if near {
             self.widen_path(socket, inner, now);
             if inner.connection.has_gap() {
-                self.tcp.near_window.note_gap(now);
+                self.tcp.local_window.note_gap(now);
             }
         }
         let traced = batch.traced();
@@ -119,7 +119,7 @@ impl<P: Platform> Stack<P> {
         }
         let near = vouched && !socket.local;
         let ceiling = if near {
-            self.tcp.near_window.note(&mut inner.arrivals, segment.payload.len(), now)
+            self.tcp.local_window.note(&mut inner.arrivals, segment.payload.len(), now)
         } else {
             u32::MAX
         };

@@ -48,16 +48,16 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tailwater_wire::Sum;
+use tailwater_wire::frame::{
+    ARP_FRAME, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME, IPV6_FRAME,
+};
+use tailwater_wire::packet::{ICMPV6, Packet, Part, decode};
+use tailwater_wire::resolution::{Resolution, resolution, resolved};
+use tailwater_wire::{MacAddr, Sum};
 
 use super::latest::Latest;
 use super::ways::Way;
 use crate::Inject;
-use crate::frame::{
-    ARP_FRAME, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME, IPV6_FRAME, MacAddr,
-};
-use crate::packet::{ICMPV6, Packet, Part, decode};
-use crate::resolution::{Resolution, resolution, resolved};
 
 const ROUTER_SOLICITATION: u8 = 133;
 const NEIGHBOUR_SOLICITATION: u8 = 135;
@@ -194,7 +194,7 @@ impl Translation {
             && gateway.has(target)
         {
             if let Some(answer) = resolved(target, gateway.mac(), (by, station)) {
-                self.answers.insert((station.0, ethertype), answer);
+                self.answers.insert((station.0, ethertype), answer.to_vec());
                 self.counts.answered.fetch_add(1, Ordering::Relaxed);
             }
             return Outward::Answered;

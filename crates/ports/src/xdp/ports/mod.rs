@@ -46,6 +46,10 @@ use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
+use tailwater_wire::MacAddr;
+use tailwater_wire::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use tailwater_wire::packet::{Family, Packet, Part, TCP, UDP, decode};
+use tailwater_wire::resolution::{Resolution, resolution, resolved};
 
 use super::addresses::{Counts, Gateway, Outward, asks};
 use super::latest::Latest;
@@ -53,9 +57,6 @@ use super::linux::Known;
 use super::program::ports::port_key;
 use super::ways::{Prefix, Way};
 use crate::Inject;
-use crate::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddr};
-use crate::packet::{Family, Packet, Part, TCP, UDP, decode};
-use crate::resolution::{Resolution, resolution, resolved};
 use rewrite::rewrite;
 
 /// Maximum number of frames that wait for the station of a neighbour, one for each program and
@@ -432,7 +433,7 @@ impl Translation {
         match resolution(frame) {
             Some(Resolution::Question { target, by, station }) if self.gateway.has(target) => {
                 if let Some(answer) = resolved(target, self.gateway.mac(), (by, station)) {
-                    self.answers.insert((station.0, ethertype), answer);
+                    self.answers.insert((station.0, ethertype), answer.to_vec());
                     self.counts.answered.fetch_add(1, Ordering::Relaxed);
                 }
                 Outward::Answered

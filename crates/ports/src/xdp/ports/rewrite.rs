@@ -2,11 +2,10 @@
 //! 3, equation 3).
 
 use std::net::IpAddr;
-use tailwater_wire::Sum;
+use tailwater_wire::packet::{Family, ICMP, ICMPV6, Part, TCP, UDP, decode};
+use tailwater_wire::{ETHERNET_HEADER, Sum};
 
 use super::Side;
-use crate::frame::ETHERNET_HEADER;
-use crate::packet::{Family, ICMP, ICMPV6, Part, TCP, UDP, decode};
 
 /// Offsets in an IPv4 header.
 const CHECKSUM4: usize = 10;

@@ -46,13 +46,13 @@ use tailwater_bpf::sys::map::Map;
 use tailwater_host::ReservedPorts;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Listen;
+use tailwater_wire::MacAddr;
 
 use super::attachment::Attachment;
 use super::held::{Held, Unheld};
 use super::holders::{self, Absence, Holder, Holders, State, expected};
 use super::record::{Record, UNRECORDED};
 use super::{Latest, Program, View, Wanted};
-use crate::frame::MacAddr;
 use crate::xdp::linux::Linux;
 use crate::xdp::program::ports::port_key;
 use crate::xdp::spec::Outgoing;

@@ -35,16 +35,16 @@ pub(crate) mod ports;
 use rustix::fd::RawFd;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use crate::frame::{
-    ARP_FRAME, ETHERNET_HEADER, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME, IPV6_FRAME,
-    MacAddr,
-};
 use tailwater_bpf::assembler::{
     ADD_IMMEDIATE, AND_32, Assembler, CALL, EXIT, JUMP, JUMP_BITS_IMMEDIATE, JUMP_EQUAL,
     JUMP_EQUAL_IMMEDIATE, JUMP_GREATER, JUMP_NOT_EQUAL, JUMP_NOT_EQUAL_IMMEDIATE, LOAD_U8, LOAD_U16,
     LOAD_U32, LOAD_U64, MOVE, MOVE_IMMEDIATE, STACK, STORE_IMMEDIATE_U32, STORE_IMMEDIATE_U64, STORE_U32,
     STORE_U64,
 };
+use tailwater_wire::frame::{
+    ARP_FRAME, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME, IPV6_FRAME,
+};
+use tailwater_wire::{ETHERNET_HEADER, MacAddr};
 
 /// The verdict that passes a frame to Linux (linux/bpf.h, `XDP_PASS`).
 pub(crate) const PASS: u32 = 2;

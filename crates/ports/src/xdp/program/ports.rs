@@ -23,8 +23,6 @@ use super::{
     ContextLayout, DESTINATION4, DESTINATION6, DROP, ETHERTYPE, Label, Maps, NEXT_HEADER, OWN_IP, OWN_IP6,
     SETTINGS, begin, compare_mac, end_with, loaded, look_up, need,
 };
-use crate::frame::{ETHERNET_HEADER, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME, IPV6_FRAME};
-use crate::packet::{ICMP, ICMPV6, TCP, UDP};
 use core::ops::RangeInclusive;
 use tailwater_bpf::assembler::{
     ADD, ADD_IMMEDIATE, AND_IMMEDIATE, Assembler, CALL, FROM_NETWORK, JUMP, JUMP_AT_MOST_IMMEDIATE,
@@ -32,6 +30,9 @@ use tailwater_bpf::assembler::{
     JUMP_NOT_EQUAL_IMMEDIATE, LOAD_U8, LOAD_U16, LOAD_U32, LOAD_U64, MOVE, MOVE_IMMEDIATE, OR,
     SHIFT_LEFT_IMMEDIATE, STACK, STORE_IMMEDIATE_U64, STORE_U32, STORE_U64,
 };
+use tailwater_wire::ETHERNET_HEADER;
+use tailwater_wire::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME, IPV6_FRAME};
+use tailwater_wire::packet::{ICMP, ICMPV6, TCP, UDP};
 
 /// Maximum number of IPv6 extension headers that are skipped.
 pub(crate) const MOST_EXTENSIONS: u8 = 4;

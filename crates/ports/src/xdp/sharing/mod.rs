@@ -36,6 +36,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailwater_bpf::sys::map::Map;
+use tailwater_wire::MacAddr;
 
 use super::addresses::{Gateway, View};
 use super::latest::Latest;
@@ -44,7 +45,6 @@ use super::ports::holders::Absence;
 use super::ports::steering::Steering;
 use super::program::{self, Owned, Settings};
 use super::ways::{Prefix, Way, Ways};
-use crate::frame::MacAddr;
 use crate::sys::interface::Interface;
 use crate::{KEPT_S, MOST_KEPT};
 

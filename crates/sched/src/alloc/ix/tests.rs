@@ -3,7 +3,7 @@
 use super::super::{Activity, KthreadLook, Observation};
 use super::*;
 use crate::ids::KthreadId;
-use crate::ledger::{Parked, RuntimeSpec};
+use crate::ledger::RuntimeSpec;
 use crate::topology::Topology;
 
 /// Physical cores with two hyperthreads each: core `n` and core `n + 4` on 8.
@@ -49,7 +49,7 @@ impl Machine {
                 let Some(CoreState::Owned { kthread, .. }) = self.ledger.core(core) else {
                     panic!("{core} has no holder")
                 };
-                assert_eq!(self.ledger.handle_parked(kthread, self.now), Ok(Parked::Freed(core)));
+                assert_eq!(self.ledger.handle_parked(kthread, self.now), Ok(None));
             }
             self.ledger.check().unwrap();
         }

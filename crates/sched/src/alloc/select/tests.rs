@@ -1,4 +1,5 @@
-//! The choice among cores with ties against a walk of all cores, for machines in any state.
+//! The choice among cores that owners stick to against a walk of all cores, for machines in any
+//! state.
 
 use proptest::prelude::*;
 
@@ -14,10 +15,10 @@ const RUNTIMES: u32 = 4;
 fn has_looser(view: View<'_>, at: usize, alike: impl Fn(usize) -> bool) -> bool {
     let cores = view.ledger.cores();
     let CoreState::Owned { kthread: holder, .. } = cores[at] else { return false };
-    let ties = view.obs.ties(holder, at);
+    let stickiness = view.obs.stickiness(holder, at);
     let is_looser = |(other, state): (usize, &CoreState)| {
         matches!(*state, CoreState::Owned { kthread, .. }
-            if kthread.runtime == holder.runtime && view.obs.ties(kthread, other) < ties)
+            if kthread.runtime == holder.runtime && view.obs.stickiness(kthread, other) < stickiness)
             && alike(other)
     };
     cores.iter().enumerate().any(is_looser)
@@ -76,7 +77,7 @@ proptest! {
     ) {
         let (ledger, obs) = machine(&cores, &programs);
         let view = View { now: NOW, obs: &obs, ledger: &ledger };
-        let quanta = Quanta { service: QUANTUM, burst: QUANTUM };
+        let quanta = [QUANTUM; 2];
         let mut selector = Selector::new(quanta, 1);
         for (class, reach) in [Class::LatencyCritical, Class::BestEffort].into_iter().zip(&reach) {
             selector.set_reach(class, reach);
@@ -84,11 +85,11 @@ proptest! {
         selector.survey(
             view,
             |runtime| programs[runtime.0 as usize].1,
-            |_, _| Share { own: 0, requested: 0 },
+            |_, _| Entitlement { own: 0, requested: 0 },
         );
-        for (number, spare) in claims {
+        for (number, excess) in claims {
             let runtime = RuntimeId(number);
-            let claim = Claim { runtime, class: view.class(runtime), demoted: false, spare };
+            let claim = Claim { runtime, class: view.class(runtime), demoted: false, excess };
             // These claims come in any order, so that one that finds nothing ends no later search.
             selector.exhausted = [false; 2];
             let before = selector.clone();
@@ -111,7 +112,7 @@ proptest! {
             prop_assert!(!has_looser(view, choice.at, is_alike), "core {}", choice.at);
             let idle = (0..cores.len()).filter(|&at| idles_at(view, at) && is_reached(at));
             for at in idle {
-                let chosen = selector.loosest(view, &claim, at, |other| idles_at(view, other));
+                let chosen = selector.least_sticky(view, &claim, at, |other| idles_at(view, other));
                 prop_assert!(!has_looser(view, chosen, |other| idles_at(view, other) && is_reached(other)));
             }
         }

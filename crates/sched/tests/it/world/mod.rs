@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use tailwater_sched::alloc::{Action, Activity, KthreadLook, Observation, Policy, Requests, View};
-use tailwater_sched::ledger::{Account, Class, CoreState, KthreadState, Ledger, Parked, RuntimeSpec};
+use tailwater_sched::ledger::{Account, Class, CoreState, KthreadState, Ledger, RuntimeSpec};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
 
@@ -339,12 +339,12 @@ impl<P: Policy> World<P> {
         for core in cores {
             let Some(CoreState::Moving { from, since, .. }) = self.ledger.core(core) else { continue };
             let waited = self.now().since(since).0 / LOOK.0;
-            let parked = match self.runtimes[&from.runtime.0].cedes_after() {
+            let next = match self.runtimes[&from.runtime.0].cedes_after() {
                 Some(looks) if waited >= looks => self.ledger.handle_parked(from, self.now()).unwrap(),
                 _ if waited >= CEDE_DEADLINE => self.ledger.evict(from, self.now()).unwrap(),
                 _ => continue,
             };
-            let Parked::HandedOn { to, .. } = parked else { panic!("{core} was moving, now {parked:?}") };
+            let to = next.unwrap_or_else(|| panic!("{core} was moving, and is free now"));
             self.save_user_thread(from);
             self.become_(from, Activity::Parked);
             self.start(to);

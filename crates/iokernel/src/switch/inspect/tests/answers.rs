@@ -7,9 +7,9 @@ use core::time::Duration;
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, Ipv6Addr};
 use tailwater_net::{Ipv6Config, Mode, NetConfig, Outlet, OutletError, Single, Stack};
-use tailwater_ports::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, MacAddr};
 use tailwater_shm::ring::FIRST_LINE_FRAME;
-use tailwater_wire::Checksums;
+use tailwater_wire::frame::{ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use tailwater_wire::{Checksums, MacAddr};
 
 use super::super::{inspect, solicited_node};
 use crate::config::Config;

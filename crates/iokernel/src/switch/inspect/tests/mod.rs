@@ -3,9 +3,9 @@ mod answers;
 use super::*;
 use proptest::prelude::*;
 use std::net::{Ipv4Addr, Ipv6Addr};
-use tailwater_ports::frame::MacAddr;
-use tailwater_ports::packet::{TCP, UDP};
 use tailwater_testkit::frames::{fragment, ipv6};
+use tailwater_wire::MacAddr;
+use tailwater_wire::packet::{TCP, UDP};
 
 const MAC: MacAddr = MacAddr([2, 0x74, 10, 77, 0, 2]);
 const IP: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);

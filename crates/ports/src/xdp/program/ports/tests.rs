@@ -5,7 +5,6 @@ use super::super::DROP;
 use super::super::tests::{BEGUN, MACHINE, MAPS, OWN, run_here};
 use super::super::{KERNEL, PASS, REDIRECT, Settings};
 use super::*;
-use crate::frame::MacAddr;
 use proptest::prelude::*;
 use rustix::fd::AsRawFd;
 use rustix::io::Errno;
@@ -13,6 +12,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::{Mutex, PoisonError, atomic::Ordering};
 use tailwater_bpf::sys as bpf;
 use tailwater_bpf::sys::map::Map;
+use tailwater_wire::MacAddr;
 
 const RANGE: RangeInclusive<u16> = 61_000..=61_999;
 /// As the virtual machine has them.

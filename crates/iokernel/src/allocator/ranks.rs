@@ -37,7 +37,7 @@ use tailwater_shm::priority::Rank;
 use tailwater_shm::{Cycles, KthreadState};
 
 use super::Allocator;
-use super::phase::{Beside, Phase, Ranks, RealTime, Step, Withdrawn};
+use super::phase::{Beside, CoreSlot, Escalation, Phase, Ranks, Withdrawn};
 use crate::runtime::Runtime;
 use crate::world::World;
 
@@ -59,7 +59,7 @@ impl Allocator {
             return;
         }
         for slot in &mut self.cores {
-            slot.real_time.resting = None;
+            slot.resting = None;
         }
         self.rank_owners(world);
     }
@@ -139,7 +139,7 @@ impl Allocator {
         for at in 0..self.cores.len() {
             let holder = self.cores[at].phase.holder();
             let service = holder.filter(|holder| self.class_of(holder.runtime) == Class::LatencyCritical);
-            let RealTime { mut owed, resting } = self.cores[at].real_time;
+            let CoreSlot { mut rest, resting, .. } = self.cores[at];
             // One that has left the core gets its rank when it is lent another, or has ended.
             let resting = resting.filter(|&kthread| holder == Some(kthread));
             if let Some(kthread) = resting {
@@ -148,13 +148,13 @@ impl Allocator {
             if service.is_some() && service != resting {
                 // Before a look that is late, the core may have been free.
                 let passed = passed.min(most * PER_REST);
-                owed.charge(passed + passed / PER_REST, 1, now.saturating_sub(passed));
+                rest.charge(passed + passed / PER_REST, 1, now.saturating_sub(passed));
             }
-            let resting = service.filter(|_| owed.is_over(most, now));
+            let resting = service.filter(|_| rest.is_over(most, now));
             if let Some(kthread) = resting {
                 self.rank(world, kthread, Rank::Ordinary);
             }
-            self.cores[at].real_time = RealTime { owed, resting };
+            (self.cores[at].rest, self.cores[at].resting) = (rest, resting);
         }
     }
 
@@ -206,7 +206,7 @@ fn is_awake(world: &World, id: KthreadId) -> bool {
 /// Returns whether a withdrawn kthread may be runnable on the managed core that it lost. One that
 /// was moved off competes for the other cores, like the thread of any program.
 fn may_run(world: &World, withdrawn: &Withdrawn) -> bool {
-    withdrawn.step != Step::Moved
+    withdrawn.step != Escalation::Moved
         && words(world, withdrawn.kthread)
             .is_some_and(|shared| shared.state.0.load().0 != KthreadState::Parked || !shared.slot.is_asleep())
 }

@@ -1,9 +1,13 @@
-//! Lengths and EtherTypes of frames as a switch reads them, as plain numbers.
+//! Lengths and EtherTypes as plain numbers, for code that reads frames at fixed offsets: the
+//! switch, ports and their eBPF programs.
 //!
-//! Owns only names: headers and MAC addresses are `tailwater_wire`'s.
+//! Owns only names. The headers themselves are [`ethernet`](crate::ethernet)'s,
+//! [`ipv4`](crate::ipv4)'s and [`ipv6`](crate::ipv6)'s.
 
-use tailwater_wire::{ARP_PACKET, EtherType, IPV4_HEADER, IPV6_HEADER};
-pub use tailwater_wire::{ETHERNET_HEADER, MacAddr};
+use crate::arp::ARP_PACKET;
+use crate::ethernet::{ETHERNET_HEADER, EtherType};
+use crate::ipv4::IPV4_HEADER;
+use crate::ipv6::IPV6_HEADER;
 
 /// Length of an Ethernet header and an ARP packet for IPv4.
 pub const ARP_FRAME: usize = ETHERNET_HEADER + ARP_PACKET;

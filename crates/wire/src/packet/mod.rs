@@ -6,11 +6,13 @@
 //! that nothing hides behind it (RFC 7113 section 3). Pure; checks no sender: which packets it may
 //! send is decided by the switch and the firewall.
 
-use crate::frame::{ETHERNET_HEADER, ETHERTYPE_IPV4, ETHERTYPE_IPV6};
-use tailwater_wire::{
-    Addresses, Fragmenting, IPV4_HEADER, IPV6_HEADER, IpProtocol, Ipv4Header, Ipv6Packet, MAX_EXTENSIONS,
-    PacketInfo, Stations, TCP_HEADER, UDP_HEADER,
-};
+use crate::ethernet::ETHERNET_HEADER;
+use crate::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
+use crate::ip::IpProtocol;
+use crate::ipv4::{IPV4_HEADER, Ipv4Header};
+use crate::ipv6::{IPV6_HEADER, Ipv6Packet, MAX_EXTENSIONS};
+use crate::tcp::TCP_HEADER;
+use crate::udp::UDP_HEADER;
 
 /// Number of the protocol ICMP.
 pub const ICMP: u8 = IpProtocol::ICMP.0;
@@ -357,22 +359,6 @@ impl<'a> Packet<'a> {
             _ => None,
         }
     }
-}
-
-/// Returns a frame with a payload of `len` bytes that `fill` writes over zeros.
-pub fn build(
-    stations: Stations,
-    (addresses, protocol, hop_limit): (Addresses, IpProtocol, u8),
-    len: usize,
-    fill: impl FnOnce(&mut [u8], &Addresses),
-) -> Vec<u8> {
-    let packet = PacketInfo { addresses, protocol, hop_limit, traffic_class: 0 };
-    let overhead = packet.overhead_of(Fragmenting::Forbidden);
-    let mut frame = vec![0; overhead + len];
-    let (front, rest) = frame.split_at_mut(overhead);
-    packet.write_headers(front, stations, Fragmenting::Forbidden, len);
-    fill(rest, &addresses);
-    frame
 }
 
 /// Mixes addresses and ports of a frame into a flow hash: two multiplications, about 2 ns. Not

@@ -8,8 +8,9 @@
 //! may not see each other's claims.
 //!
 //! Each look leaves a connection in the queue of the claim until the owner accepts it, which a
-//! thread of the owner does ([`Claims::keep`]). A claim whose owner cannot be learnt, because its
-//! queue is full or it does not listen, is heeded: the owner may be an IOKernel whose claims count.
+//! thread of the owner does ([`CoreLocks::keep`]). A claim whose owner cannot be learnt, because
+//! its queue is full or it does not listen, is heeded: the owner may be an IOKernel whose claims
+//! count.
 //!
 //! Claims do not pass in a takeover. The new process waits until the old one has ended, and then
 //! takes one after the other.
@@ -61,13 +62,13 @@ fn describe(core: u16, pid: Option<i32>) -> String {
 
 /// Claims on cores; given up on drop, and when the process ends.
 #[derive(Debug, Default)]
-pub struct Claims {
+pub struct CoreLocks {
     sockets: Vec<OwnedFd>,
     /// Cores of the IOKernel that this one takes over from.
     missing: Vec<u16>,
 }
 
-impl Claims {
+impl CoreLocks {
     /// Claims the cores of an IOKernel by number: those that it lends, and its own.
     ///
     /// # Errors
@@ -208,8 +209,8 @@ mod tests {
     #[test]
     fn a_core_is_claimed_once_until_the_claim_is_given_up() {
         let (first, second) = (unused_core(), unused_core());
-        let claims = Claims::take([first]).unwrap();
-        let refused = Claims::take([second, first]).unwrap_err();
+        let claims = CoreLocks::take([first]).unwrap();
+        let refused = CoreLocks::take([second, first]).unwrap_err();
         assert_eq!(refused, CoreClaimed { core: first, pid: Some(std::process::id() as i32) });
         // What was claimed before the refusal is free again.
         drop(take_in_time(&[second]));
@@ -246,7 +247,7 @@ mod tests {
         let core = unused_core();
         let silent = new_socket();
         bind(&silent, &address(core)).unwrap();
-        let refused = Claims::take([core]).unwrap_err();
+        let refused = CoreLocks::take([core]).unwrap_err();
         assert_eq!(refused, CoreClaimed { core, pid: None });
         assert!(refused.to_string().contains(&format!("ss -xlp | grep tailwater-core-{core}")), "{refused}");
     }
@@ -254,22 +255,22 @@ mod tests {
     #[test]
     fn a_claim_is_heeded_with_a_full_queue_of_looks_which_the_owner_accepts() {
         let core = unused_core();
-        let claims = Claims::take([core]).unwrap();
+        let claims = CoreLocks::take([core]).unwrap();
         let look = || connect(new_socket(), &address(core));
         let full = (0..=BACKLOG + 1).find_map(|_| look().err());
         assert_eq!(full, Some(Errno::AGAIN));
-        assert_eq!(Claims::take([core]).unwrap_err(), CoreClaimed { core, pid: None });
+        assert_eq!(CoreLocks::take([core]).unwrap_err(), CoreClaimed { core, pid: None });
         claims.keep().unwrap();
         until("the owner accepts a look", || {
-            Claims::take([core]).unwrap_err().pid == Some(std::process::id() as i32)
+            CoreLocks::take([core]).unwrap_err().pid == Some(std::process::id() as i32)
         });
     }
 
     #[test]
     fn cores_of_the_one_before_are_taken_one_by_one_when_it_gives_them_up() {
         let (first, second) = (unused_core(), unused_core());
-        let (one, other) = (Claims::take([first]).unwrap(), Claims::take([second]).unwrap());
-        let mut claims = Claims::take_beside(Some(std::process::id() as i32), [first, second]).unwrap();
+        let (one, other) = (CoreLocks::take([first]).unwrap(), CoreLocks::take([second]).unwrap());
+        let mut claims = CoreLocks::take_beside(Some(std::process::id() as i32), [first, second]).unwrap();
         claims.take_missing();
         assert_eq!((claims.sockets.len(), &*claims.missing), (0, &[first, second][..]));
         for (given_up, left) in [(one, vec![second]), (other, vec![])] {
@@ -285,7 +286,7 @@ mod tests {
 
     /// Takes cores that were given up. A process that another test is just starting may have a copy
     /// of a claim until it executes its program.
-    fn take_in_time(cores: &[u16]) -> Claims {
-        eventually("the cores are free", || Claims::take(cores.iter().copied()).ok())
+    fn take_in_time(cores: &[u16]) -> CoreLocks {
+        eventually("the cores are free", || CoreLocks::take(cores.iter().copied()).ok())
     }
 }

@@ -4,13 +4,19 @@
 //! Pure: who answers for which address is decided by the switch and by a port that stands for the
 //! programs behind it.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use tailwater_wire::{
-    Addresses, ArpOperation, ArpPacket, Checksums, ETHERNET_HEADER, EtherType, EthernetHeader, Icmpv6Message,
-    IpProtocol, Ipv6Packet, MacAddr, ND_HOP_LIMIT, Neighbour, Stations,
-};
+use crate::arp::{ArpOperation, ArpPacket};
+use crate::checksum::Checksums;
+use crate::ethernet::{ETHERNET_HEADER, EtherType, EthernetHeader, MacAddr};
+use crate::frame::ARP_FRAME;
+use crate::headers::Stations;
+use crate::icmpv6::{Icmpv6Message, ND_HOP_LIMIT, ND_MESSAGE, Neighbour};
+use crate::ip::{Addresses, Fragmenting, IpProtocol, PacketInfo};
+use crate::ipv6::{IPV6_HEADER, Ipv6Packet};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use core::ops::Deref;
 
-use crate::packet::build;
+/// Length of the longest answer: a neighbour advertisement.
+const MAX_ANSWER: usize = ETHERNET_HEADER + IPV6_HEADER + ND_MESSAGE;
 
 /// What a message of ARP or neighbour discovery says about an address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -75,8 +81,23 @@ pub fn resolution(frame: &[u8]) -> Option<Resolution> {
     }
 }
 
+/// The frame that answers a question.
+#[derive(Debug, Clone, Copy)]
+pub struct Answer {
+    bytes: [u8; MAX_ANSWER],
+    len: usize,
+}
+
+impl Deref for Answer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
 /// Returns the answer to a question: `target` is at `own`.
-pub fn resolved(target: IpAddr, own: MacAddr, (by, station): (IpAddr, MacAddr)) -> Option<Vec<u8>> {
+pub fn resolved(target: IpAddr, own: MacAddr, (by, station): (IpAddr, MacAddr)) -> Option<Answer> {
     match (target, by) {
         (IpAddr::V4(target), IpAddr::V4(by)) => Some(arp_reply((target, own), (by, station))),
         (IpAddr::V6(target), IpAddr::V6(by)) => Some(advertisement((target, own), (by, station))),
@@ -84,7 +105,7 @@ pub fn resolved(target: IpAddr, own: MacAddr, (by, station): (IpAddr, MacAddr)) 
     }
 }
 
-fn arp_reply((target, own): (Ipv4Addr, MacAddr), (by, station): (Ipv4Addr, MacAddr)) -> Vec<u8> {
+fn arp_reply((target, own): (Ipv4Addr, MacAddr), (by, station): (Ipv4Addr, MacAddr)) -> Answer {
     let header = EthernetHeader { destination: station, source: own, ethertype: EtherType::ARP };
     let reply = ArpPacket {
         operation: ArpOperation::Reply,
@@ -93,21 +114,30 @@ fn arp_reply((target, own): (Ipv4Addr, MacAddr), (by, station): (Ipv4Addr, MacAd
         target_mac: station,
         target_ip: by,
     };
-    let mut frame = Vec::with_capacity(ETHERNET_HEADER + reply.encode().len());
-    frame.extend_from_slice(&header.to_bytes());
-    frame.extend_from_slice(&reply.encode());
-    frame
+    let mut answer = Answer { bytes: [0; MAX_ANSWER], len: ARP_FRAME };
+    answer.bytes[..ETHERNET_HEADER].copy_from_slice(&header.to_bytes());
+    answer.bytes[ETHERNET_HEADER..ARP_FRAME].copy_from_slice(&reply.encode());
+    answer
 }
 
-fn advertisement((target, own): (Ipv6Addr, MacAddr), (by, station): (Ipv6Addr, MacAddr)) -> Vec<u8> {
+fn advertisement((target, own): (Ipv6Addr, MacAddr), (by, station): (Ipv6Addr, MacAddr)) -> Answer {
     let addresses = Addresses::V6 { source: target, destination: by };
     // Without the override flag: a host that has the address now is believed rather.
     let message = Neighbour::Advertisement { target, solicited: true, replaces: false, mac: Some(own) };
-    let (bytes, len) = message.encode(&addresses);
-    let stations = Stations { source: own, destination: station };
-    build(stations, (addresses, IpProtocol::ICMPV6, ND_HOP_LIMIT), len, |out, _| {
-        out.copy_from_slice(&bytes[..len]);
-    })
+    let (message, len) = message.encode(&addresses);
+    let packet =
+        PacketInfo { addresses, protocol: IpProtocol::ICMPV6, hop_limit: ND_HOP_LIMIT, traffic_class: 0 };
+    let overhead = packet.overhead();
+    let mut answer = Answer { bytes: [0; MAX_ANSWER], len: overhead + len };
+    let (headers, payload) = answer.bytes.split_at_mut(overhead);
+    packet.write_headers(
+        headers,
+        Stations { source: own, destination: station },
+        Fragmenting::Forbidden,
+        len,
+    );
+    payload[..len].copy_from_slice(&message[..len]);
+    answer
 }
 
 #[cfg(test)]

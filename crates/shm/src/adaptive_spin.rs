@@ -1,8 +1,8 @@
 //! Decides how long a thread polls with nothing to do before it sleeps: the IOKernel's polling
 //! thread, and an idle kthread.
 //!
-//! Owns [`Patience`]: a memory of the last quiet times, and the threshold that would have been best
-//! for them. Pure: times are arguments.
+//! Owns [`AdaptiveSpin`]: a memory of the last quiet times, and the threshold that would have been
+//! best for them. Pure: times are arguments.
 //!
 //! A quiet time that ends while the thread still polls costs the processor time polled. One that
 //! ends after it fell asleep costs that, and a wake: the event that ends it waits for a sleeping
@@ -18,7 +18,7 @@
 //! 18 us apart on average a threshold of 5 us would stay there, and one of 50 us would fall to 20.
 //!
 //! A quiet time whose end was known before costs no wake, since the thread sleeps until shortly
-//! before it: [`Patience::record_foreseen`].
+//! before it: [`AdaptiveSpin::record_foreseen`].
 
 use crate::Cycles;
 
@@ -32,7 +32,7 @@ const ENOUGH: u32 = 8;
 
 /// See the module documentation.
 #[derive(Debug, Clone)]
-pub struct Patience {
+pub struct AdaptiveSpin {
     shortest: Cycles,
     longest: Cycles,
     /// Quiet times longer than `shortest << i`, and at most twice that or the longest threshold.
@@ -42,7 +42,7 @@ pub struct Patience {
     threshold: Cycles,
 }
 
-impl Patience {
+impl AdaptiveSpin {
     /// Thresholds from `shortest` to `longest`; the longest until there is a pattern.
     pub fn new(shortest: Cycles, longest: Cycles) -> Self {
         let shortest = shortest.clamp(1, longest.max(1));
@@ -135,7 +135,7 @@ mod tests {
     const LONGEST: Cycles = 1_000;
 
     fn after(quiet: impl IntoIterator<Item = Cycles>) -> Cycles {
-        let mut patience = Patience::new(SHORTEST, LONGEST);
+        let mut patience = AdaptiveSpin::new(SHORTEST, LONGEST);
         quiet.into_iter().for_each(|quiet| patience.record(quiet));
         patience.threshold()
     }
@@ -161,12 +161,12 @@ mod tests {
 
     #[test]
     fn events_that_were_known_before_are_not_waited_for() {
-        let mut patience = Patience::new(SHORTEST, LONGEST);
+        let mut patience = AdaptiveSpin::new(SHORTEST, LONGEST);
         (0..20).for_each(|_| patience.record_foreseen(300));
         assert_eq!(patience.threshold(), SHORTEST);
         (0..200).for_each(|_| patience.record(300));
         assert_eq!(patience.threshold(), 320, "those that were not, are");
-        let mut often = Patience::new(SHORTEST, LONGEST);
+        let mut often = AdaptiveSpin::new(SHORTEST, LONGEST);
         (0..20).for_each(|_| often.record_foreseen(SHORTEST));
         assert_eq!(often.threshold(), LONGEST, "too short to be a pattern");
     }
@@ -186,7 +186,7 @@ mod tests {
     /// average) of a thread whose threshold was the shortest. A wake takes `wake_us`, of which
     /// `counted` says whether it is part of the quiet time that is recorded.
     fn after_wakes(mean_us: f64, wake_us: u64, counted: bool) -> Cycles {
-        let mut patience = Patience::new(5_000, 50_000);
+        let mut patience = AdaptiveSpin::new(5_000, 50_000);
         (0..20).for_each(|_| patience.record(1_000_000));
         assert_eq!(patience.threshold(), 5_000);
         let mut random = 1_u64;
@@ -210,7 +210,7 @@ mod tests {
 
     #[test]
     fn a_limit_below_the_shortest_threshold_is_the_threshold() {
-        let mut patience = Patience::new(20, 7);
+        let mut patience = AdaptiveSpin::new(20, 7);
         (0..100).for_each(|i| patience.record(i));
         assert_eq!(patience.threshold(), 7);
     }
@@ -220,7 +220,7 @@ mod tests {
         fn the_threshold_stays_within_its_limits_and_costs_at_most_twice_the_longest_one(
             shortest in 1u64..1_000, longest in 1u64..1_000_000, quiet in prop::collection::vec(0u64..2_000_000, 0..63)
         ) {
-            let mut patience = Patience::new(shortest, longest);
+            let mut patience = AdaptiveSpin::new(shortest, longest);
             quiet.iter().for_each(|&quiet| patience.record(quiet));
             let threshold = patience.threshold();
             prop_assert!(threshold <= longest);
