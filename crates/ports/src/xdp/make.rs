@@ -15,7 +15,7 @@ use super::ports::steering::{MOST_FRAGMENTED, MOST_PORTS, PortMap};
 use super::program::ports::redirect_ports;
 use super::program::{self, KERNEL, Maps, Owned, Settings};
 use super::sharing::{Addresses, address_map};
-use super::ways::Ways;
+use super::ways::{Prefix, Ways};
 use super::{MAX_MTU, MAX_QUEUES, Share, XdpMode, XdpPort, ZeroCopy};
 use crate::PortError;
 use crate::frame::MacAddr;
@@ -314,7 +314,8 @@ impl XdpPort {
     }
 
     fn ways(&self, index: u32) -> Result<Ways, PortError> {
-        let ways = Linux::new().and_then(|mut linux| linux.ways(index));
+        let senders = [true, false].map(Prefix::all);
+        let ways = Linux::new().and_then(|mut linux| linux.ways(index, &senders));
         ways.map_err(|e| self.fail(format!("cannot read Linux's routes (netlink): {e}")))
     }
 
