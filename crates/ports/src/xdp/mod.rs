@@ -299,6 +299,8 @@ impl Port for XdpPort {
         if let (Share::Ports, Some(owned), None) = (self.spec.share, &owned, &self.inherited) {
             self.check_ports(owned)?;
         }
+        let port = &self.spec.interface;
+        tracing::debug!(port, "the interface can be used");
         self.mac = owned.map(|owned| owned.mac);
         let mut handed = Handed {
             interface: index,
@@ -313,6 +315,7 @@ impl Port for XdpPort {
             Some(devices) => self.adopt(devices, &handed)?,
             None => self.make((index, count), chunk, owned.as_ref())?,
         };
+        tracing::debug!(port, "sockets and program are in place");
         handed.native = made.hook == Hook::Driver;
         let about = document_to_file("tailwater-xdp", &handed)
             .map_err(|e| self.fail(format!("cannot write for a takeover what it uses: {e}")))?;
@@ -324,6 +327,7 @@ impl Port for XdpPort {
             .map_err(|e| self.explain("choose which frames the interface accepts", e))?;
         self.share(index, made.attachment, &made.maps, owned, context)?;
         let events = watch(&made.queues).map_err(|e| self.explain("watch its sockets", e))?;
+        tracing::debug!(port = self.spec.interface, "what Linux has of the interface is known");
         self.queues = made.queues;
         let facts = Facts {
             mode: if handed.native { "native" } else { "skb" },
