@@ -333,6 +333,19 @@ impl XdpPort {
         self.ways(index).ok()?.explain()
     }
 
+    /// Returns in words that programs receive frames of VLANs, if they do: a card that takes the tags
+    /// off shows them to Linux alone.
+    pub(super) fn hidden_tags(&self, interface: &Interface) -> Option<String> {
+        let name = &self.spec.interface;
+        let hides = interface.has_vlans() && interface.strips_tags() == Some(true);
+        hides.then(|| {
+            format!(
+                "the card takes off VLAN tags, so that programs receive frames of the VLANs that Linux has there; \
+                 `ethtool -K {name} rxvlan off`"
+            )
+        })
+    }
+
     pub(super) fn own_mac(&self, interface: &Interface) -> Result<MacAddr, PortError> {
         interface.mac().map_err(|e| self.explain("read its MAC address", e))
     }

@@ -226,8 +226,12 @@ impl XdpPort {
                 )
             }
         };
-        let rules = self.rules(index).map_or_else(String::new, |rules| format!(" ({rules})"));
-        let found = format!("AF_XDP on {name}{behind}, queues: {queues}{rules}");
+        let cautions: String = [self.rules(index), self.hidden_tags(&interface)]
+            .into_iter()
+            .flatten()
+            .map(|caution| format!(" ({caution})"))
+            .collect();
+        let found = format!("AF_XDP on {name}{behind}, queues: {queues}{cautions}");
         if inherits {
             return Ok(found);
         }
@@ -341,6 +345,9 @@ impl Port for XdpPort {
             tracing::warn!(port, there, queues = count, "frames on the other queues go to Linux");
         }
         *self.account.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
+        if let Some(tags) = self.hidden_tags(&interface) {
+            tracing::warn!(port, "{tags}");
+        }
         let (link, maps) = (made.link, made.maps);
         self.attached = Some(Attached { link, maps, about, _accepts: accepts });
         self.events = Some(events);
