@@ -177,7 +177,7 @@ impl TapPort {
         self.devices.get(queue_of(frame, self.devices.len()))
     }
 
-    /// Opens a queue, the first one of this port. Linux would give a device of several queues to two
+    /// Opens the first queue of this port. Linux would give a device of several queues to two
     /// programs, and each some of the flows.
     fn open_first(&self) -> Result<OwnedFd, Errno> {
         let (name, kind) = (&self.spec.name, self.spec.kind());

@@ -144,7 +144,7 @@ impl Follower {
     fn keeper(&mut self) -> Option<&mut dyn Keeper> {
         match (&mut self.sharing, &mut self.before) {
             (Some(sharing), _) => Some(sharing.steering()?),
-            (None, Before::Ports(absence)) => Some(absence),
+            (None, Before::Ports(absence)) => Some(&mut **absence),
             (None, _) => None,
         }
     }

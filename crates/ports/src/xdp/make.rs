@@ -333,7 +333,7 @@ impl XdpPort {
         self.ways(index).ok()?.explain()
     }
 
-    /// Returns in words that programs receive frames of VLANs, if they do: a card that takes the tags
+    /// Returns in words that programs receive frames of VLANs, if they do: a card that takes tags
     /// off shows them to Linux alone.
     pub(super) fn hidden_tags(&self, interface: &Interface) -> Option<String> {
         let name = &self.spec.interface;

@@ -2,9 +2,9 @@
 //!
 //! Owns the table of [`Holder`]s, which goes from one attachment to the next, [`Keeper`], by which
 //! it is told of programs, and [`Absence`]: what is kept of it while the interface is gone, when
-//! the record for the next IOKernel and the reservation of the range stay true. A port that an instance asked for is the program's until
-//! that instance ends; one that the program had with an earlier IOKernel, for [`KEPT`] at least,
-//! whichever instance comes back first, or is refused.
+//! the record for the next IOKernel and the reservation of the range stay true. A port that an
+//! instance asked for is the program's until that instance ends; one that the program had with an
+//! earlier IOKernel, for [`KEPT`] at least, whichever instance comes back first, or is refused.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr};

@@ -127,7 +127,7 @@ pub(super) enum Before {
     /// Addresses of programs that may have ended.
     Addresses(KnownPrograms),
     /// What programs have that share Linux's addresses.
-    Ports(Absence),
+    Ports(Box<Absence>),
 }
 
 /// What is followed beside the interface's own addresses if programs are behind its MAC address.
@@ -252,7 +252,7 @@ impl Sharing {
                 // it passes all frames to Linux.
                 let nothing = Owned { mac: MacAddr::default(), ip: None, ip6: None, ..self.owned };
                 let _ = self.settings.set(0, nothing.settings());
-                Before::Ports(steering.detach())
+                Before::Ports(Box::new(steering.detach()))
             }
         }
     }
@@ -262,7 +262,7 @@ impl Sharing {
     pub(super) fn resume(&mut self, before: Before) {
         match (&mut self.kept, before) {
             (Kept::Addresses(programs), Before::Addresses(before)) => programs.theirs.extend(before),
-            (Kept::Ports(steering), Before::Ports(absence)) => steering.resume(absence),
+            (Kept::Ports(steering), Before::Ports(absence)) => steering.resume(*absence),
             // The port shares in the same way as before, or not at all.
             _ => {}
         }
