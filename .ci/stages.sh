@@ -243,6 +243,27 @@ machine() {
     for topology in 1x6x1 2x3x2; do
         target/debug/tailwater-machine run --topology "$topology" -- "$test" --ignored --test-threads 1 many_cores
     done
+    cards "$test" --card virtio --card virtio --queues 4 -- \
+        cards:: shared_addresses:: shared_ports::no_connection_is_reset two_machines::runtimes_of_two_machines_talk_over_af_xdp
+    cards "$test" --card e1000e --card e1000e -- \
+        cards:: shared_addresses::connections_live shared_ports::no_connection_is_reset \
+        two_machines::runtimes_of_two_machines_talk_over_af_xdp_on_linuxs_packets
+}
+
+# Runs tests of AF_XDP on two cards with a cable between them, in place of a veth pair.
+#   TEST-PROGRAM OPTIONS-OF-THE-MACHINE -- TESTS
+cards() {
+    local test=$1 options=()
+    shift
+    while [ "$1" != -- ]; do
+        options+=("$1")
+        shift
+    done
+    # shellcheck disable=SC2016
+    target/debug/tailwater-machine run --topology 1x4x1 --limit-s 1800 "${options[@]}" -- sh -ec '
+        ip link set eth0 name here0
+        ip link set eth1 name there0
+        TAILWATER_TEST_CARDS=here0,there0 exec "$0" "$@"' "$test" --test-threads 1 "${@:2}"
 }
 
 # A short set of the test suites of unmodified programs, on both networks. Each script alone runs

@@ -35,6 +35,10 @@ pub struct Card {
     pub channels: Option<Channels>,
     /// Whether it joins received segments into long ones.
     pub lro: Option<bool>,
+    /// Whether it takes the VLAN tags off received frames,
+    pub strips_tags: Option<bool>,
+    /// and whether Linux has VLANs there.
+    pub has_vlans: bool,
     /// Whether it checks checksums of received frames.
     pub receive_checksums: Option<bool>,
     /// Programs that are attached for XDP.
@@ -61,6 +65,8 @@ impl Card {
             receive_queues: link.receive_queues,
             channels: interface.channels(),
             lro: interface.joins_received(),
+            strips_tags: interface.strips_tags(),
+            has_vlans: interface.has_vlans(),
             receive_checksums: interface.checks_received(),
             attached: link.attached,
             features: netlink::features(index).ok(),

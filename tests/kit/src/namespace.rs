@@ -2,8 +2,9 @@
 //!
 //! Owns [`Namespace`], which has no name: it lives as long as a descriptor of it is open or a
 //! thread runs in it, and everything in it (veth pairs, bridges, TAP devices, attached programs)
-//! ends with it, also if the test is killed. A thread is in one namespace at a time; threads,
-//! processes and sockets that it makes belong to that namespace.
+//! ends with it, also if the test is killed. In an emulated machine tests may have cards in place
+//! of a veth pair ([`CARDS`]), which the first namespace gets back. A thread is in one namespace at
+//! a time; threads, processes and sockets that it makes belong to that namespace.
 
 use rustix::fd::{AsFd, OwnedFd};
 use rustix::fs::{Mode, OFlags, open};
@@ -11,6 +12,10 @@ use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 use std::process::Command;
 use std::sync::mpsc;
+
+/// The names of two interfaces of the first process's namespace, with a comma between them, which
+/// have a cable: [`Namespace::join`] uses these in place of a veth pair whose ends have the names.
+pub const CARDS: &str = "TAILWATER_TEST_CARDS";
 
 /// A network namespace. See the module documentation.
 #[derive(Debug)]
@@ -121,17 +126,50 @@ impl Namespace {
     }
 
     /// Joins this namespace and another by a veth pair with the ends `here` in this one and `there`
-    /// in the other, both up and with `queues` queues in each direction.
+    /// in the other, both up and with `queues` queues in each direction; or by two cards of the
+    /// calling thread's namespace ([`CARDS`]), which have as many queues as they have.
     ///
     /// # Panics
     /// If `ip` fails.
     pub fn join(&self, here: &str, other: &Self, there: &str, queues: usize) {
+        if cards() == [here, there] {
+            return [(self, here), (other, there)].into_iter().for_each(|(it, card)| it.take_card(card));
+        }
         let (anchor, queues) = (other.anchor.to_string(), queues.to_string());
         let queues = ["numrxqueues", &queues, "numtxqueues", &queues];
         let (near, far) = (["link", "add", here], ["type", "veth", "peer", "name", there, "netns", &anchor]);
         self.ip(&[&near[..], &queues, &far, &queues].concat());
         self.ip(&["link", "set", here, "up"]);
         other.ip(&["link", "set", there, "up"]);
+    }
+}
+
+/// Returns the names of the [`CARDS`].
+fn cards() -> Vec<String> {
+    let names = std::env::var(CARDS).unwrap_or_default();
+    names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+impl Namespace {
+    /// Moves a card into this namespace, in the state of a new one.
+    fn take_card(&self, card: &str) {
+        let moved =
+            Command::new("ip").args(["link", "set", card, "netns", &self.anchor.to_string()]).output();
+        let moved = moved.unwrap_or_else(|e| panic!("ip: {e}"));
+        assert!(moved.status.success(), "{card}: {}", String::from_utf8_lossy(&moved.stderr));
+        self.ip(&["link", "set", card, "mtu", "1500", "up"]);
+    }
+}
+
+impl Drop for Namespace {
+    /// Gives cards back: a socket that a test leaves open would keep them here.
+    fn drop(&mut self) {
+        for card in cards() {
+            let ip = |words: &[&str]| Command::new("ip").args(["link", "set", &card]).args(words).output();
+            // Most namespaces have none; a program may be left on it.
+            self.inside(|| _ = ["xdp", "xdpgeneric"].map(|hook| ip(&[hook, "off"])));
+            self.inside(|| _ = ip(&["netns", "1"]));
+        }
     }
 }
 

@@ -24,14 +24,15 @@ use crate::errand::Errand;
 use crate::kernel::Kernel;
 use crate::qemu::{Card, Machine};
 use crate::topology::Topology;
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// Modules of every guest: its files, its output, its devices for tests.
-const MODULES: [&str; 7] = ["virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console", "tun", "veth"];
+const MODULES: [&str; 8] =
+    ["virtio_pci", "9pnet_virtio", "9p", "overlay", "virtio_console", "tun", "veth", "8021q"];
 
 /// Boots an emulated machine and runs a program in it
 #[derive(Debug, Parser)]
@@ -60,6 +61,9 @@ struct Run {
     /// A network card; the first and second are joined by a cable, the third and fourth, ...
     #[arg(long = "card", value_name = "MODEL")]
     cards: Vec<Card>,
+    /// Queues of each card; several need root here and virtio there
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
+    queues: u32,
     /// Use KVM: faster, but some hosts that are virtual machines cannot boot a guest with it
     #[arg(long)]
     kvm: bool,
@@ -100,6 +104,9 @@ fn cache() -> Result<PathBuf> {
 
 impl Run {
     fn run(&self) -> Result<u8> {
+        if self.queues > 1 && self.cards.contains(&Card::E1000e) {
+            bail!("an e1000e has one queue: --queues {} is for virtio", self.queues);
+        }
         let kernel = Kernel::find(&cache()?)?;
         let cards = self.cards.iter().map(|card| card.module());
         let names: Vec<&str> = MODULES.into_iter().chain(cards).collect();
@@ -118,6 +125,7 @@ impl Run {
             topology: self.topology,
             memory_mib: self.memory_mib,
             cards: &self.cards,
+            queues: self.queues,
             kernel: &kernel.image,
             initramfs: &initramfs,
             folder: &folder,

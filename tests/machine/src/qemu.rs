@@ -5,6 +5,9 @@
 //! guest with it. The guest sees the host's files through a share that QEMU does not write, and one
 //! folder that both write. QEMU ends with the guest or at the limit, and is killed if this process
 //! returns an error; a signal that kills this process alone leaves it running.
+//!
+//! QEMU's own cables carry one queue. Those of several are made of TAP devices and bridges, in a
+//! network namespace that ends with QEMU.
 
 use crate::errand;
 use crate::topology::Topology;
@@ -19,6 +22,8 @@ use std::time::{Duration, Instant};
 const QEMU: &str = "qemu-system-x86_64";
 /// Interval at which the limit is looked at.
 const LOOK: Duration = Duration::from_millis(20);
+/// Length of the longest IP packet that a cable of several queues carries.
+const CABLE_MTU: u32 = 9_000;
 /// Number of lines of the guest's console that an error shows.
 const SHOWN: usize = 30;
 
@@ -56,6 +61,8 @@ pub struct Machine<'a> {
     pub memory_mib: u32,
     /// Its cards: each pair is joined by a cable.
     pub cards: &'a [Card],
+    /// Queues of each card.
+    pub queues: u32,
     pub kernel: &'a Path,
     pub initramfs: &'a Path,
     /// The folder of the errand.
@@ -72,7 +79,7 @@ impl Machine<'_> {
     /// # Errors
     /// If QEMU cannot be started, the guest fails, or the limit has passed.
     pub fn run(&self) -> Result<u8> {
-        let mut command = Command::new(QEMU);
+        let mut command = self.program();
         command.args(self.arguments()).stdin(Stdio::null());
         let mut qemu = Running(command.spawn().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
@@ -148,15 +155,52 @@ impl Machine<'_> {
         })
     }
 
+    /// Returns QEMU, in a namespace with its cables if cards have several queues.
+    fn program(&self) -> Command {
+        if self.queues == 1 {
+            return Command::new(QEMU);
+        }
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sh", "-ec", &format!("{}exec \"$0\" \"$@\"", self.cables()), QEMU]);
+        command
+    }
+
+    /// Returns the commands that make the cables: bridges that remember no address, and so pass on
+    /// every frame, whoever has which MAC address.
+    fn cables(&self) -> String {
+        let mut commands = String::new();
+        for (cable, cards) in self.cards.chunks(2).enumerate() {
+            commands += &format!(
+                "ip link add cable{cable} mtu {CABLE_MTU} type bridge ageing_time 0 mcast_snooping 0\n\
+                 ip link set cable{cable} addrgenmode none up\n"
+            );
+            for number in (2 * cable..).take(cards.len()) {
+                commands += &format!(
+                    "ip tuntap add card{number} mode tap multi_queue\n\
+                     ip link set card{number} mtu {CABLE_MTU} addrgenmode none master cable{cable} up\n"
+                );
+            }
+        }
+        commands
+    }
+
     /// Returns the options for the cards.
     fn network(&self) -> impl Iterator<Item = String> {
-        self.cards.iter().enumerate().flat_map(|(number, card)| {
-            let model = card.model();
+        let queues = self.queues;
+        self.cards.iter().enumerate().flat_map(move |(number, card)| {
+            let (model, mac) = (card.model(), format!("52:54:00:00:00:{:02x}", number + 1));
+            let (cable, more) = if queues == 1 {
+                (format!("hubport,id=card{number},hubid={}", number / 2), String::new())
+            } else {
+                let device = format!("ifname=card{number},script=no,downscript=no,queues={queues}");
+                // One interrupt for each direction of a queue, two for the rest.
+                (format!("tap,id=card{number},{device}"), format!(",mq=on,vectors={}", 2 * queues + 2))
+            };
             [
                 "-netdev".to_owned(),
-                format!("hubport,id=card{number},hubid={}", number / 2),
+                cable,
                 "-device".to_owned(),
-                format!("{model},netdev=card{number},mac=52:54:00:00:00:{:02x}", number + 1),
+                format!("{model},netdev=card{number},mac={mac}{more}"),
             ]
         })
     }

@@ -3,6 +3,7 @@
 mod absent;
 mod attached;
 mod authority;
+mod cards;
 mod debugging;
 mod dns_clients;
 mod ends;

@@ -23,7 +23,7 @@ use crate::takeover_xdp::maps_bound_sockets;
 use crate::two_machines::{two_namespaces, xdp_works};
 
 /// Linux's address on the interface.
-const LINUX: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
+pub(crate) const LINUX: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 /// The other host, and Linux's router.
 const HOST: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 9);
 /// Address of the gateway of programs: no host has it.
@@ -33,14 +33,19 @@ const FAR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 1);
 /// An address of the other host to which Linux has another router, which is not there.
 const UNREACHABLE: Ipv4Addr = Ipv4Addr::new(198, 51, 100, 1);
 const FAR6: Ipv6Addr = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1);
-const WORDS: &str = "share=addresses,fill-checksums,gateway=10.77.0.254";
+pub(crate) const WORDS: &str = "share=addresses,fill-checksums,gateway=10.77.0.254";
 /// How often the IOKernel is killed.
 const KILLS: u32 = 3;
 
 /// Returns the namespaces of the interface `here0` and of the other host, with addresses and routes
 /// of the families that Linux has; `None`, with the reason printed, if they cannot be made.
 fn joined() -> Option<[Namespace; 2]> {
-    let [here, there] = if xdp_works() { two_namespaces(1)? } else { return None };
+    joined_by(1)
+}
+
+/// As [`joined`], with this number of queues each way.
+pub(crate) fn joined_by(queues: usize) -> Option<[Namespace; 2]> {
+    let [here, there] = if xdp_works() { two_namespaces(queues)? } else { return None };
     here.ip(&["addr", "add", "10.77.0.1/16", "dev", "here0"]);
     there.ip(&["addr", "add", "10.77.0.9/16", "dev", "there0"]);
     there.ip(&["addr", "add", "192.0.2.1/32", "dev", "lo"]);
@@ -67,7 +72,7 @@ fn has_ipv6(namespace: &Namespace) -> bool {
 }
 
 /// Starts an IOKernel on `here0`.
-fn iokernel(here: &Namespace, words: &str) -> Bench {
+pub(crate) fn iokernel(here: &Namespace, words: &str) -> Bench {
     let options = PortOptions { xdp: Some(format!("here0,{words}")), ..PortOptions::default() };
     let ports = options.build().expect("the words are right");
     here.inside(|| Bench::start(|config| config.pool_start = Some(Ipv4Addr::new(10, 77, 0, 20)), ports))
@@ -78,21 +83,21 @@ fn ip6_of(ip: Ipv4Addr) -> Ipv6Addr {
 }
 
 /// Returns the MAC address that an interface has.
-fn mac_of(namespace: &Namespace, interface: &str) -> String {
+pub(crate) fn mac_of(namespace: &Namespace, interface: &str) -> String {
     let shown = namespace.run("ip", &["-br", "link", "show", interface]);
     let mac = shown.split_whitespace().find(|word| word.matches(':').count() == 5);
     mac.unwrap_or_else(|| panic!("{shown}")).to_owned()
 }
 
 /// Returns the MAC address at which the other host has an address.
-fn neighbour(there: &Namespace, ip: IpAddr) -> Option<String> {
+pub(crate) fn neighbour(there: &Namespace, ip: IpAddr) -> Option<String> {
     let shown = there.run("ip", &["neigh", "show", &ip.to_string(), "dev", "there0"]);
     let mut words = shown.split_whitespace().skip_while(|word| *word != "lladdr");
     words.nth(1).map(str::to_owned)
 }
 
 /// Makes a client of the other host send a datagram until it comes back.
-fn ask(there: &Namespace, to: SocketAddr) {
+pub(crate) fn ask(there: &Namespace, to: SocketAddr) {
     let any = if to.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
     ask_from(there, any, to);
 }
@@ -113,7 +118,7 @@ fn ask_from(there: &Namespace, from: IpAddr, to: SocketAddr) {
 }
 
 /// Returns the bytes that come back over a connection.
-fn exchange(stream: &mut TcpStream, request: &[u8]) -> Vec<u8> {
+pub(crate) fn exchange(stream: &mut TcpStream, request: &[u8]) -> Vec<u8> {
     let mut writer = stream.try_clone().expect("a descriptor");
     std::thread::scope(|scope| {
         scope.spawn(move || writer.write_all(request).expect("the connection lives"));
@@ -124,7 +129,7 @@ fn exchange(stream: &mut TcpStream, request: &[u8]) -> Vec<u8> {
 }
 
 /// Serves connections to Linux's own server until the listener is gone: sends all back.
-fn serve_linux(listener: &TcpListener) {
+pub(crate) fn serve_linux(listener: &TcpListener) {
     while let Ok((mut stream, _)) = listener.accept() {
         std::thread::spawn(move || {
             let mut writer = stream.try_clone().expect("a descriptor");
@@ -134,7 +139,7 @@ fn serve_linux(listener: &TcpListener) {
     }
 }
 
-fn connect(there: &Namespace, to: SocketAddr) -> TcpStream {
+pub(crate) fn connect(there: &Namespace, to: SocketAddr) -> TcpStream {
     let stream =
         there.inside(|| eventually(&format!("a connection to {to}"), || TcpStream::connect(to).ok()));
     stream.set_read_timeout(Some(PATIENCE)).expect("a timeout");
@@ -180,7 +185,7 @@ fn linux_and_programs_serve_behind_one_mac_address() {
 }
 
 /// Sends datagrams back to their senders while `run` runs.
-fn answer_while(server: &UdpSocket, run: impl FnOnce()) {
+pub(crate) fn answer_while(server: &UdpSocket, run: impl FnOnce()) {
     server.set_read_timeout(Some(Duration::from_millis(50))).expect("a timeout");
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {

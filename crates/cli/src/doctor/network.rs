@@ -32,6 +32,7 @@ fn judge(name: &str, card: &Card) -> Vec<Part> {
         ("queues", queues(card)),
         ("MTU", mtu(name, card)),
         ("LRO", lro(name, card)),
+        ("VLAN tags", tags(name, card)),
         ("receive checksums", checksums(card)),
     ];
     let part = |(name, (status, found))| Part { name, status, found };
@@ -150,6 +151,22 @@ fn lro(name: &str, card: &Card) -> (Status, String) {
     }
 }
 
+fn tags(name: &str, card: &Card) -> (Status, String) {
+    let remedy = format!("`ethtool -K {name} rxvlan off`");
+    match (card.strips_tags, card.has_vlans) {
+        (Some(true), true) => {
+            let found =
+                format!("taken off by the card: programs receive the frames of Linux's VLANs: {remedy}");
+            (Status::Caution, found)
+        }
+        (Some(true), false) => {
+            (Status::Ok, format!("taken off by the card; if the wire carries VLANs, {remedy}"))
+        }
+        (Some(false), _) => (Status::Ok, "left on: such frames are Linux's".to_owned()),
+        (None, _) => (Status::Ok, "not reported".to_owned()),
+    }
+}
+
 fn checksums(card: &Card) -> (Status, String) {
     let found = match card.receive_checksums {
         Some(true) if card.driver == "veth" => {
@@ -176,6 +193,8 @@ mod tests {
             receive_queues: 4,
             channels: Some(Channels { max_receive: 0, max_combined: 8, receive: 0, combined: 4 }),
             lro: Some(false),
+            strips_tags: Some(true),
+            has_vlans: false,
             receive_checksums: Some(true),
             attached: Vec::new(),
             features: Some(Features::from_bits(0b1011)),
@@ -213,6 +232,7 @@ mod tests {
             ("MTU", Card { mtu: 9001, ..good() }, "up to 3826 bytes: `ip link set eth0 mtu 3498"),
             ("MTU", Card { mtu: 3600, ..good() }, "mtu 3498"),
             ("LRO", Card { lro: Some(true), ..good() }, "ethtool -K eth0 lro off"),
+            ("VLAN tags", Card { has_vlans: true, ..good() }, "ethtool -K eth0 rxvlan off"),
             ("XDP program", Card { attached, ..good() }, "bpftool prog show id 42"),
             ("XDP program", Card { attached: generic, ..good() }, "dev eth0 xdpgeneric off"),
             ("XDP mode", Card { features: Some(Features::from_bits(0)), ..good() }, "skb only"),

@@ -32,8 +32,8 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::control::Listen;
 use tailwater_wire::MacAddr;
 
-use super::ports::holders::Absence;
-use super::sharing::{KnownPrograms, ip4s};
+use super::ports::holders::Keeper;
+use super::sharing::{Before, ip4s};
 use super::{Share, Sharing, XdpAccount, XdpPort, XdpSpec};
 use crate::sys::interface::Interface;
 use crate::{Context, Port};
@@ -49,10 +49,8 @@ pub(crate) struct Follower {
     used: Option<Used>,
     /// If Linux goes on using the interface, and the port is not absent.
     sharing: Option<Sharing>,
-    /// What the last attachment knew of programs, while the port is absent.
-    known: KnownPrograms,
-    /// What programs have that share Linux's addresses, while the port is absent.
-    absence: Option<Absence>,
+    /// What the last attachment leaves to the next one, while the port is absent.
+    before: Before,
     /// Addresses of the programs.
     programs: Vec<IpAddr>,
     /// The interface's own MAC address, as it was told last.
@@ -115,8 +113,7 @@ impl Follower {
             exchange: Arc::clone(&port.exchange),
             used: Some(Used::of(port, index)?),
             sharing: port.sharing.take(),
-            known: KnownPrograms::new(),
-            absence: None,
+            before: Before::Nothing,
             programs: Vec::new(),
             mac: port.mac,
             refused: None,
@@ -135,10 +132,20 @@ impl Follower {
     }
 
     fn share(&mut self) {
-        if let Some(sharing) = &mut self.sharing {
-            sharing.set_programs(self.programs.iter().copied());
-        } else if let Some(absence) = &mut self.absence {
-            absence.set_programs(&ip4s(self.programs.iter().copied()));
+        let programs = self.programs.iter().copied();
+        match (&mut self.sharing, &mut self.before) {
+            (Some(sharing), _) => sharing.set_programs(programs),
+            (None, Before::Ports(absence)) => absence.set_programs(&ip4s(programs)),
+            (None, _) => {}
+        }
+    }
+
+    /// Returns what has the ports of programs, if they share Linux's addresses.
+    fn keeper(&mut self) -> Option<&mut dyn Keeper> {
+        match (&mut self.sharing, &mut self.before) {
+            (Some(sharing), _) => Some(sharing.steering()?),
+            (None, Before::Ports(absence)) => Some(&mut **absence),
+            (None, _) => None,
         }
     }
 
@@ -167,29 +174,24 @@ impl Follower {
 
     /// Takes the ports of an instance that is registered no more, or was refused.
     pub(crate) fn release(&mut self, id: RuntimeId) {
-        if let Some(steering) = self.sharing.as_mut().and_then(Sharing::steering) {
-            steering.release(id);
-        } else if let Some(absence) = &mut self.absence {
-            absence.release(id);
+        if let Some(keeper) = self.keeper() {
+            keeper.release(id);
         }
     }
 
     /// Notes that programs wait for the next IOKernel from now on: what they have stays theirs.
     pub(crate) fn keep_programs(&mut self) {
-        if let Some(steering) = self.sharing.as_mut().and_then(Sharing::steering) {
-            steering.keep_programs();
-        } else if let Some(absence) = &mut self.absence {
-            absence.keep_programs();
+        if let Some(keeper) = self.keeper() {
+            keeper.keep_programs();
         }
     }
 
     /// Leaves to another IOKernel what it has taken over.
     pub(crate) fn leave(&mut self) {
+        // The programs end here and go on there.
+        self.keep_programs();
         if let Some(steering) = self.sharing.as_mut().and_then(Sharing::steering) {
             steering.leave();
-        } else if let Some(absence) = &mut self.absence {
-            // The programs end here and go on there.
-            absence.keep_programs();
         }
     }
 
@@ -264,7 +266,7 @@ impl Follower {
         let port = &self.spec.interface;
         tracing::warn!(port, "{why}: no frames pass until there is an interface {port}, which is then used");
         if let Some(sharing) = self.sharing.take() {
-            (self.known, self.absence) = sharing.into_programs();
+            self.before = sharing.into_programs();
         }
         (self.used, self.refused) = (None, None);
         self.account.absences.fetch_add(1, Ordering::Relaxed);
@@ -277,7 +279,7 @@ impl Follower {
         match self.make(index) {
             Ok((port, used, devices)) => {
                 (self.used, self.sharing, self.refused) = (Some(used), port.sharing.take(), None);
-                let before = (core::mem::take(&mut self.known), self.absence.take());
+                let before = core::mem::take(&mut self.before);
                 if let Some(sharing) = &mut self.sharing {
                     sharing.resume(before);
                 }

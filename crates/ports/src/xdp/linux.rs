@@ -112,13 +112,13 @@ impl Linux {
         Ok(answer.into_iter().filter_map(own).collect())
     }
 
-    /// Returns the ways of programs' packets out by an interface.
+    /// Returns the ways of packets from these senders out by an interface.
     ///
     /// # Errors
     /// Linux's.
-    pub(super) fn ways(&mut self, interface: u32) -> io::Result<Ways> {
-        let (rules, unfollowed) = self.rules()?;
-        Ok(Ways::new(rules, self.routes(interface)?, unfollowed))
+    pub(super) fn ways(&mut self, interface: u32, senders: &[Prefix]) -> io::Result<Ways> {
+        let rules = self.rules()?;
+        Ok(Ways::new(senders, rules, self.routes(interface)?))
     }
 
     /// Returns the routes of all tables through an interface.

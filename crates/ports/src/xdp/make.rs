@@ -16,7 +16,7 @@ use super::ports::steering::{MOST_FRAGMENTED, MOST_PORTS, PortMap};
 use super::program::ports::redirect_ports;
 use super::program::{self, KERNEL, Maps, Owned, Settings};
 use super::sharing::{Addresses, address_map};
-use super::ways::Ways;
+use super::ways::{Prefix, Ways};
 use super::{MAX_MTU, MAX_QUEUES, Share, XdpMode, XdpPort, ZeroCopy};
 use crate::PortError;
 use crate::sys::interface::Interface;
@@ -314,7 +314,8 @@ impl XdpPort {
     }
 
     fn ways(&self, index: u32) -> Result<Ways, PortError> {
-        let ways = Linux::new().and_then(|mut linux| linux.ways(index));
+        let senders = [true, false].map(Prefix::all);
+        let ways = Linux::new().and_then(|mut linux| linux.ways(index, &senders));
         ways.map_err(|e| self.fail(format!("cannot read Linux's routes (netlink): {e}")))
     }
 
@@ -330,6 +331,19 @@ impl XdpPort {
             return None;
         }
         self.ways(index).ok()?.explain()
+    }
+
+    /// Returns in words that programs receive frames of VLANs, if they do: a card that takes tags
+    /// off shows them to Linux alone.
+    pub(super) fn hidden_tags(&self, interface: &Interface) -> Option<String> {
+        let name = &self.spec.interface;
+        let hides = interface.has_vlans() && interface.strips_tags() == Some(true);
+        hides.then(|| {
+            format!(
+                "the card takes off VLAN tags, so that programs receive frames of the VLANs that Linux has there; \
+                 `ethtool -K {name} rxvlan off`"
+            )
+        })
     }
 
     pub(super) fn own_mac(&self, interface: &Interface) -> Result<MacAddr, PortError> {

@@ -226,8 +226,12 @@ impl XdpPort {
                 )
             }
         };
-        let rules = self.rules(index).map_or_else(String::new, |rules| format!(" ({rules})"));
-        let found = format!("AF_XDP on {name}{behind}, queues: {queues}{rules}");
+        let cautions: String = [self.rules(index), self.hidden_tags(&interface)]
+            .into_iter()
+            .flatten()
+            .map(|caution| format!(" ({caution})"))
+            .collect();
+        let found = format!("AF_XDP on {name}{behind}, queues: {queues}{cautions}");
         if inherits {
             return Ok(found);
         }
@@ -299,6 +303,8 @@ impl Port for XdpPort {
         if let (Share::Ports, Some(owned), None) = (self.spec.share, &owned, &self.inherited) {
             self.check_ports(owned)?;
         }
+        let port = &self.spec.interface;
+        tracing::debug!(port, "the interface can be used");
         self.mac = owned.map(|owned| owned.mac);
         let mut handed = Handed {
             interface: index,
@@ -313,6 +319,7 @@ impl Port for XdpPort {
             Some(devices) => self.adopt(devices, &handed)?,
             None => self.make((index, count), chunk, owned.as_ref())?,
         };
+        tracing::debug!(port, "sockets and program are in place");
         handed.native = made.hook == Hook::Driver;
         let about = document_to_file("tailwater-xdp", &handed)
             .map_err(|e| self.fail(format!("cannot write for a takeover what it uses: {e}")))?;
@@ -324,6 +331,7 @@ impl Port for XdpPort {
             .map_err(|e| self.explain("choose which frames the interface accepts", e))?;
         self.share(index, made.attachment, &made.maps, owned, context)?;
         let events = watch(&made.queues).map_err(|e| self.explain("watch its sockets", e))?;
+        tracing::debug!(port = self.spec.interface, "what Linux has of the interface is known");
         self.queues = made.queues;
         let facts = Facts {
             mode: if handed.native { "native" } else { "skb" },
@@ -337,6 +345,9 @@ impl Port for XdpPort {
             tracing::warn!(port, there, queues = count, "frames on the other queues go to Linux");
         }
         *self.account.facts.lock().unwrap_or_else(PoisonError::into_inner) = Some(facts);
+        if let Some(tags) = self.hidden_tags(&interface) {
+            tracing::warn!(port, "{tags}");
+        }
         let (link, maps) = (made.link, made.maps);
         self.attached = Some(Attached { link, maps, about, _accepts: accepts });
         self.events = Some(events);

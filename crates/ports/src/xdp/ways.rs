@@ -145,8 +145,14 @@ pub(super) struct Ways {
 }
 
 impl Ways {
-    /// Returns the ways by these rules and routes.
-    pub(super) fn new(mut rules: Vec<Rule>, mut routes: Vec<Route>, mut unfollowed: Vec<Unfollowed>) -> Self {
+    /// Returns the ways of packets from these senders by these rules and routes.
+    pub(super) fn new(
+        senders: &[Prefix],
+        (mut rules, mut unfollowed): (Vec<Rule>, Vec<Unfollowed>),
+        mut routes: Vec<Route>,
+    ) -> Self {
+        // Rules for other machines' packets take no room.
+        rules.retain(|rule| senders.iter().any(|sender| rule.from.and(*sender).is_some()));
         // Stable: of equals, Linux tries the one first that it lists first.
         rules.sort_by_key(|rule| rule.priority);
         routes.sort_by_key(|route| (Reverse(route.to.len()), route.priority));
@@ -227,6 +233,10 @@ mod tests {
         Prefix::new(ip.parse().unwrap(), len.parse().unwrap())
     }
 
+    fn all() -> [Prefix; 2] {
+        [true, false].map(Prefix::all)
+    }
+
     fn rule(priority: u32, from: &str, to: &str, table: u32) -> Rule {
         Rule { priority, from: prefix(from), to: prefix(to), table, suppressed: None }
     }
@@ -258,7 +268,7 @@ mod tests {
             rule(500, "10.77.0.2/32", "0.0.0.0/0", 77),
             rule(400, "0.0.0.0/0", "198.51.0.0/16", 88),
         ];
-        let ways = Ways::new(rules.clone(), routes.clone(), Vec::new());
+        let ways = Ways::new(&all(), (rules.clone(), Vec::new()), routes.clone());
         let via = |from, to| router(&ways, from, to).flatten().map(|ip| ip.to_string());
         let of = |ip: &str| Some(ip.to_owned());
         assert_eq!(via("10.77.0.3", "203.0.113.7"), of("192.0.2.1"), "the better of two routes");
@@ -272,7 +282,7 @@ mod tests {
         // As for a VPN: all but the default route of the main table, before another table.
         rules.push(Rule { suppressed: Some(0), ..rule(100, "0.0.0.0/0", "0.0.0.0/0", 254) });
         rules.push(rule(200, "0.0.0.0/0", "0.0.0.0/0", 77));
-        let ways = Ways::new(rules, routes, Vec::new());
+        let ways = Ways::new(&all(), (rules, Vec::new()), routes);
         let via = |from, to| router(&ways, from, to).flatten().map(|ip| ip.to_string());
         assert_eq!(via("10.77.0.3", "198.51.100.200"), of("192.0.2.3"));
         assert_eq!(via("10.77.0.3", "203.0.113.7"), of("192.0.2.77"));
@@ -286,17 +296,20 @@ mod tests {
             priority: 0,
             via: None,
         };
-        let rules = vec![rule(100, "0.0.0.0/0", "0.0.0.0/0", 254), rule(200, "::/0", "::/0", 254)];
+        let mut rules = vec![rule(100, "0.0.0.0/0", "0.0.0.0/0", 254), rule(200, "::/0", "::/0", 254)];
+        // For other packets than those of programs.
+        rules.push(rule(50, "203.0.113.0/24", "0.0.0.0/0", 254));
+        let senders = [prefix("10.77.0.0/16"), prefix("fd00:7477::/64")];
         let mut routes: Vec<Route> = (0..MOST_WAYS as u32).map(long).collect();
         routes.push(route(254, "0.0.0.0/0", 0, "192.0.2.1"));
         routes.push(route(254, "2001:db8:1::/48", 0, "2001:db8::1"));
-        let ways = Ways::new(rules.clone(), routes.clone(), Vec::new());
+        let ways = Ways::new(&senders, (rules.clone(), Vec::new()), routes.clone());
         assert_eq!((ways.is_cut, ways.explain()), (false, None));
         routes.push(long(MOST_WAYS as u32));
-        let ways = Ways::new(rules, routes, Vec::new());
+        let ways = Ways::new(&senders, (rules, Vec::new()), routes);
         assert!(ways.explain().unwrap().contains("left out"));
         assert_eq!(router(&ways, "10.77.0.2", "203.0.113.7"), Some("192.0.2.1".parse().ok()));
-        assert_eq!(router(&ways, "fd00::2", "2001:db8:1::7"), Some("2001:db8::1".parse().ok()));
+        assert_eq!(router(&ways, "fd00:7477::2", "2001:db8:1::7"), Some("2001:db8::1".parse().ok()));
     }
 
     #[test]
@@ -308,7 +321,7 @@ mod tests {
             of(false, 800, "is for a port"),
             of(false, 700, "is for a user"),
         ];
-        let words = Ways::new(Vec::new(), Vec::new(), unfollowed).explain().unwrap();
+        let words = Ways::new(&all(), (Vec::new(), unfollowed), Vec::new()).explain().unwrap();
         for part in ["priority 700", "`ip rule`", "it is for a user", "2 more"] {
             assert!(words.contains(part), "{part:?} is not in: {words}");
         }

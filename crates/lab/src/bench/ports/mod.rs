@@ -28,6 +28,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand};
 use serde::de::DeserializeOwned;
+use tailwater_iokernel::Config;
 use tailwater_loadgen::noise::Gaps;
 use tailwater_ports::Port;
 use tailwater_ports::tap::{TapPort, TapSpec};
@@ -94,6 +95,9 @@ pub struct PortsArgs {
     /// Words of the TAP device, as `queues=2,napi,offload=off` behind the name of `iokernel --tap`
     #[arg(long, value_name = "WORDS", default_value = "")]
     tap_words: String,
+    /// Longest IP packet of the IOKernel's network, in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = Config::default().mtu)]
+    mtu: u16,
     /// Cores of the client [default: the first, which is the IOKernel's]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     client_cores: Vec<usize>,
@@ -141,6 +145,7 @@ pub fn run(args: &PortsArgs, machine: &Machine) -> Result<Report> {
             cores => cores.to_vec(),
         },
         tap: format!("tw0,{}", args.tap_words).parse().context("--tap-words")?,
+        mtu: args.mtu,
         lasts_ms: args.ms,
         interrupt: &interrupt,
     };
@@ -169,6 +174,7 @@ struct Terms<'a> {
     cores: [usize; 2],
     client_cores: Vec<usize>,
     tap: TapSpec,
+    mtu: u16,
     lasts_ms: u64,
     interrupt: &'a Interrupt,
 }
@@ -220,7 +226,7 @@ impl Terms<'_> {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let socket = format!("@tailwater-bench-ports-{}-{number}", std::process::id());
         let [polling, managed] = self.cores;
-        let config = lending(&socket, polling, &[managed]);
+        let config = Config { mtu: self.mtu, ..lending(&socket, polling, &[managed]) };
         let iokernel = Embedded::start(config, port, None)?;
         let settings = vec![
             ("TAILWATER_IOKERNEL", socket),

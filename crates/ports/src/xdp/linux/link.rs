@@ -23,6 +23,8 @@ pub(crate) struct Link {
     pub(crate) attached: Vec<Attached>,
     /// Number of receive queues that Linux has made for it; 0 if it is not said.
     pub(crate) receive_queues: u32,
+    /// It has a carrier: of a TAP device, a program has one of its queues.
+    pub(crate) has_carrier: bool,
 }
 
 impl Linux {
@@ -103,6 +105,7 @@ impl Link {
     fn note(&mut self, attribute: LinkAttribute) {
         match attribute {
             LinkAttribute::NumRxQueues(count) => self.receive_queues = count,
+            LinkAttribute::Carrier(carrier) => self.has_carrier = carrier != 0,
             LinkAttribute::Xdp(parts) => {
                 self.attached = parts.iter().filter_map(attached).collect();
             }
@@ -135,7 +138,7 @@ mod tests {
         link.note(LinkAttribute::NumRxQueues(8));
         link.note(LinkAttribute::Xdp(parts));
         let attached = vec![Attached { mode: "native", id: 7 }, Attached { mode: "skb", id: 9 }];
-        assert_eq!(link, Link { attached, receive_queues: 8 });
+        assert_eq!(link, Link { attached, receive_queues: 8, has_carrier: false });
     }
 
     #[test]

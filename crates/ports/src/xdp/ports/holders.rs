@@ -1,10 +1,10 @@
 //! Which program has which ports, and until when.
 //!
-//! Owns the table of [`Holder`]s, which goes from one attachment to the next, and [`Absence`]: what
-//! is kept of it while the interface is gone, when the record for the next IOKernel and the
-//! reservation of the range stay true. A port that an instance asked for is the program's until
-//! that instance ends; one that the program had with an earlier IOKernel, for [`KEPT`] at least,
-//! whichever instance comes back first, or is refused.
+//! Owns the table of [`Holder`]s, which goes from one attachment to the next, [`Keeper`], by which
+//! it is told of programs, and [`Absence`]: what is kept of it while the interface is gone, when
+//! the record for the next IOKernel and the reservation of the range stay true. A port that an
+//! instance asked for is the program's until that instance ends; one that the program had with an
+//! earlier IOKernel, for [`KEPT`] at least, whichever instance comes back first, or is refused.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::net::{Ipv4Addr, Ipv6Addr};
@@ -25,7 +25,7 @@ pub(super) const KEPT: Duration = Duration::from_secs(60);
 
 /// A program that has ports.
 #[derive(Debug)]
-pub(super) struct Holder {
+pub(in crate::xdp) struct Holder {
     pub(super) ip6: Option<Ipv6Addr>,
     /// Its part of the range.
     pub(super) outgoing: RangeInclusive<u16>,
@@ -60,7 +60,7 @@ pub(super) enum State {
 }
 
 /// The programs that have ports, by their addresses.
-pub(super) type Holders = BTreeMap<Ipv4Addr, Holder>;
+pub(in crate::xdp) type Holders = BTreeMap<Ipv4Addr, Holder>;
 
 /// Returns whether two parts of the range have no port in common.
 fn are_apart(one: &RangeInclusive<u16>, other: &RangeInclusive<u16>) -> bool {
@@ -127,18 +127,45 @@ pub(super) fn expected(
     holders
 }
 
-/// Takes the ports of an instance that is registered no more, or was refused, except those of the
-/// program's other instance, and those that are kept for one.
-pub(super) fn release(holders: &mut Holders, id: RuntimeId) {
+/// What has the table: [`Steering`](super::steering::Steering), or [`Absence`].
+pub(in crate::xdp) trait Keeper {
+    /// Returns the table; `None` if its programs wait for the next IOKernel, so that what they have
+    /// stays theirs.
+    fn holders(&mut self) -> Option<&mut Holders>;
+
+    /// Puts a changed table into effect.
+    fn publish(&mut self);
+
+    /// Notes that programs wait for the next IOKernel.
+    fn keep_programs(&mut self);
+
+    /// Takes the ports of an instance that is registered no more, or was refused, except those of
+    /// the program's other instance, and those that are kept for one.
+    fn release(&mut self, id: RuntimeId) {
+        if let Some(holders) = self.holders() {
+            release(holders, id);
+            self.publish();
+        }
+    }
+
+    /// Takes the ports of programs that are registered no more; they keep their parts of the range
+    /// for a time, in which frames for connections of theirs are answered by the switch.
+    fn set_programs(&mut self, registered: &HashSet<Ipv4Addr>) {
+        if let Some(holders) = self.holders() {
+            set_programs(holders, registered);
+            self.publish();
+        }
+    }
+}
+
+fn release(holders: &mut Holders, id: RuntimeId) {
     let now = Instant::now();
     for holder in holders.values_mut() {
         holder.listens.retain(|_, place| !place.instances.remove(&id) || place.stays(now));
     }
 }
 
-/// Takes the ports of programs that are registered no more; they keep their parts of the range for
-/// a time.
-pub(super) fn set_programs(holders: &mut Holders, registered: &HashSet<Ipv4Addr>) {
+fn set_programs(holders: &mut Holders, registered: &HashSet<Ipv4Addr>) {
     let until = Instant::now() + KEPT;
     for (ip, holder) in holders {
         if registered.contains(ip) {
@@ -196,34 +223,23 @@ impl Absence {
         Self { holders, reserved, file, program, ending: false }
     }
 
-    /// Takes the ports of an instance that is registered no more.
-    pub(in crate::xdp) fn release(&mut self, id: RuntimeId) {
-        if !self.ending {
-            release(&mut self.holders, id);
-            self.note();
-        }
-    }
-
-    /// Takes the ports of programs that are registered no more.
-    pub(in crate::xdp) fn set_programs(&mut self, registered: &HashSet<Ipv4Addr>) {
-        if !self.ending {
-            set_programs(&mut self.holders, registered);
-            self.note();
-        }
-    }
-
-    /// Notes that programs go on with the next IOKernel: what they have stays theirs.
-    pub(in crate::xdp) fn keep_programs(&mut self) {
-        self.ending = true;
-    }
-
     /// Returns what goes on with the next interface of the name.
     pub(super) fn end(mut self) -> (Holders, Option<ReservedPorts>) {
         (core::mem::take(&mut self.holders), self.reserved.take())
     }
+}
+
+impl Keeper for Absence {
+    fn holders(&mut self) -> Option<&mut Holders> {
+        (!self.ending).then_some(&mut self.holders)
+    }
+
+    fn keep_programs(&mut self) {
+        self.ending = true;
+    }
 
     /// Brings the record up to date, which is that of the program which was attached.
-    fn note(&self) {
+    fn publish(&mut self) {
         let record = Record::read(&self.file);
         let programs = lasting(&self.holders);
         if record.replaced != Some(self.program) || record.programs == programs {

@@ -119,19 +119,14 @@ pub(super) struct View {
 }
 
 impl View {
-    /// Returns a view with these addresses of the interface, and the ways out that are for packets
-    /// from them.
+    /// Returns a view with these addresses of the interface, and the ways out of packets from them.
     pub(super) fn new(
         (own, ip, ip6): (MacAddr, Option<Ipv4Addr>, Option<Ipv6Addr>),
         programs: Vec<Program>,
         ways: &[Way],
         neighbours: HashMap<IpAddr, Known>,
     ) -> Self {
-        let has = |from: Prefix| {
-            ip.is_some_and(|ip| from.has(ip.into())) || ip6.is_some_and(|ip| from.has(ip.into()))
-        };
-        let own_ways = ways.iter().filter(|way| has(way.from));
-        let networks = own_ways.map(|way| (way.to, way.via)).collect();
+        let networks = ways.iter().map(|way| (way.to, way.via)).collect();
         Self { own, ip, ip6, programs, networks, neighbours }
     }
 

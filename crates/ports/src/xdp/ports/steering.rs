@@ -50,12 +50,13 @@ use tailwater_wire::MacAddr;
 
 use super::attachment::Attachment;
 use super::held::{Held, Unheld};
-use super::holders::{self, Absence, Holder, Holders, State, expected};
+use super::holders::{self, Absence, Holder, Holders, Keeper, State, expected};
 use super::record::{Record, UNRECORDED};
 use super::{Latest, Program, View, Wanted};
 use crate::xdp::linux::Linux;
 use crate::xdp::program::ports::port_key;
 use crate::xdp::spec::Outgoing;
+use crate::xdp::ways::Prefix;
 
 /// Maximum number of ports at which programs listen.
 pub(in crate::xdp) const MOST_PORTS: u32 = 16_384;
@@ -183,16 +184,6 @@ impl Steering {
         Ok(ports)
     }
 
-    /// Takes the ports of an instance that is registered no more, or was refused, except those of
-    /// the program's other instance, and those that are kept for one.
-    pub(in crate::xdp) fn release(&mut self, id: RuntimeId) {
-        if self.ending {
-            return;
-        }
-        holders::release(&mut self.holders, id);
-        self.publish();
-    }
-
     /// Returns a socket at a port that a program wishes; `None` if it has one, or will when an
     /// earlier IOKernel has ended.
     fn hold(&self, ip: Ipv4Addr, listen: Listen) -> Result<Option<Held>, String> {
@@ -235,16 +226,6 @@ impl Steering {
         })
     }
 
-    /// Takes the ports of programs that are registered no more. Frames for connections of theirs
-    /// are answered by the switch for a time, which keeps their parts of the range.
-    pub(in crate::xdp) fn set_programs(&mut self, registered: &HashSet<Ipv4Addr>) {
-        if self.ending {
-            return;
-        }
-        holders::set_programs(&mut self.holders, registered);
-        self.publish();
-    }
-
     /// Returns the IPv6 address that programs share.
     pub(in crate::xdp) fn own_ip6(&mut self) -> Option<Ipv6Addr> {
         // Without an answer it is the one of before.
@@ -283,7 +264,8 @@ impl Steering {
         for ip in self.wanted.take() {
             let _ = self.linux.use_neighbour(self.at.index, ip);
         }
-        let ways = self.linux.ways(self.at.index)?;
+        let own: Vec<Prefix> = self.own().map(Prefix::one).collect();
+        let ways = self.linux.ways(self.at.index, &own)?;
         ways.note(&self.at.port, &mut self.unfollowed);
         let neighbours = self.linux.neighbours(self.at.index)?;
         let hosts = self.linux.addresses()?;
@@ -345,8 +327,8 @@ impl Steering {
         }
     }
 
-    /// Puts who has which port into effect: in the map, the record and the view.
-    fn publish(&mut self) {
+    /// Puts the ports at which programs listen into the map.
+    fn enter(&mut self) {
         let wanted: BTreeSet<u32> =
             self.holders.values().flat_map(|holder| holder.listens.keys().map(key)).collect();
         let (map, port) = (&self.map, &self.at.port);
@@ -361,6 +343,11 @@ impl Steering {
                 }
             }
         }
+    }
+
+    /// Writes who has which port for the next IOKernel.
+    fn note(&mut self) {
+        let port = &self.at.port;
         let programs = holders::lasting(&self.holders);
         let record = Record { program: self.at.program, replaced: None, programs };
         if record != self.record {
@@ -372,17 +359,6 @@ impl Steering {
                 Err(_) => {}
             }
         }
-        self.view.programs = self
-            .holders
-            .iter()
-            .map(|(&ip, holder)| Program {
-                ip,
-                ip6: holder.ip6,
-                outgoing: holder.outgoing.clone(),
-                listens: holder.listens.keys().map(key).collect::<BTreeSet<u32>>().into_iter().collect(),
-            })
-            .collect();
-        self.latest.set(self.view.clone());
     }
 
     /// Returns the addresses that no program may have, if they have changed since the last call.
@@ -390,15 +366,8 @@ impl Steering {
         core::mem::take(&mut self.taken_changed).then(|| self.taken.clone())
     }
 
-    /// Notes that programs wait for the next IOKernel: their ports stay closed to Linux.
-    pub(in crate::xdp) fn keep_programs(&mut self) {
-        self.ending = true;
-    }
-
     /// Leaves what is attached to another IOKernel.
     pub(in crate::xdp) fn leave(&mut self) {
-        // The programs end here and go on there.
-        self.ending = true;
         self.at.leave();
     }
 
@@ -422,6 +391,34 @@ impl Steering {
         self.reserved = reserved.or(self.reserved.take());
         self.next_hold = None;
         self.publish();
+    }
+}
+
+impl Keeper for Steering {
+    fn holders(&mut self) -> Option<&mut Holders> {
+        (!self.ending).then_some(&mut self.holders)
+    }
+
+    /// Puts who has which port into effect: in the map, the record and the view.
+    fn publish(&mut self) {
+        self.enter();
+        self.note();
+        self.view.programs = self
+            .holders
+            .iter()
+            .map(|(&ip, holder)| Program {
+                ip,
+                ip6: holder.ip6,
+                outgoing: holder.outgoing.clone(),
+                listens: holder.listens.keys().map(key).collect::<BTreeSet<u32>>().into_iter().collect(),
+            })
+            .collect();
+        self.latest.set(self.view.clone());
+    }
+
+    /// Their ports stay closed to Linux.
+    fn keep_programs(&mut self) {
+        self.ending = true;
     }
 }
 

@@ -38,9 +38,7 @@ fn view(neighbours: impl IntoIterator<Item = (IpAddr, MacAddr)>) -> View {
     ];
     let way = |ip: IpAddr, len, via| Way { from: Prefix::all(ip.is_ipv4()), to: Prefix::new(ip, len), via };
     let by_router = way([0, 0, 0, 0].into(), 0, Some(ROUTER.into()));
-    // What is for other hosts' packets is for none of programs'.
-    let others = Way { from: Prefix::one(FAR.into()), via: Some(FAR.into()), ..by_router };
-    let ways = [others, way([192, 0, 2, 0].into(), 24, None), way(NEIGHBOUR6.into(), 64, None), by_router];
+    let ways = [way([192, 0, 2, 0].into(), 24, None), way(NEIGHBOUR6.into(), 64, None), by_router];
     let known = |(ip, mac)| (ip, Known { mac, permanent: false, stale: false });
     View::new((OWN, Some(HOST), Some(HOST6)), programs, &ways, neighbours.into_iter().map(known).collect())
 }

@@ -37,11 +37,12 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailwater_bpf::sys::map::Map;
 use tailwater_wire::MacAddr;
+use tailwater_wire::frame::PREFIX_LEN6;
 
 use super::addresses::{Gateway, View};
 use super::latest::Latest;
 use super::linux::Linux;
-use super::ports::holders::Absence;
+use super::ports::holders::{Absence, Keeper};
 use super::ports::steering::Steering;
 use super::program::{self, Owned, Settings};
 use super::ways::{Prefix, Way, Ways};
@@ -95,9 +96,7 @@ pub(crate) struct Sharing {
     /// Longest packet of a program, and of the interface.
     mtu: u16,
     carries: u32,
-    programs: Option<Programs>,
-    /// If programs share these addresses, too.
-    steering: Option<Box<Steering>>,
+    kept: Kept,
     /// A failure was logged.
     failed: bool,
     next: Option<Instant>,
@@ -113,6 +112,25 @@ pub(super) enum Followed {
     Ports(Box<Steering>),
 }
 
+/// What is kept of it.
+#[derive(Debug)]
+enum Kept {
+    Itself,
+    Addresses(Box<Programs>),
+    Ports(Box<Steering>),
+}
+
+/// What the next attachment goes on with.
+#[derive(Debug, Default)]
+pub(super) enum Before {
+    #[default]
+    Nothing,
+    /// Addresses of programs that may have ended.
+    Addresses(KnownPrograms),
+    /// What programs have that share Linux's addresses.
+    Ports(Box<Absence>),
+}
+
 /// What is followed beside the interface's own addresses if programs are behind its MAC address.
 #[derive(Debug)]
 struct Programs {
@@ -125,6 +143,8 @@ struct Programs {
     /// Next hops that were known, and where.
     stations: HashMap<IpAddr, MacAddr>,
     gateway: Option<Gateway>,
+    /// The networks of the programs.
+    senders: Vec<Prefix>,
     linux: Linux,
     latest: Arc<Latest<View>>,
     view: View,
@@ -149,10 +169,12 @@ impl Sharing {
         mtu: u16,
         followed: Followed,
     ) -> io::Result<Self> {
-        let (programs, steering) = match followed {
-            Followed::Itself => (None, None),
-            Followed::Addresses(map, gateway, latest) => (Some(Programs::new(map, gateway, latest)?), None),
-            Followed::Ports(steering) => (None, Some(steering)),
+        let kept = match followed {
+            Followed::Itself => Kept::Itself,
+            Followed::Addresses(map, gateway, latest) => {
+                Kept::Addresses(Box::new(Programs::new(map, gateway, owned.prefix_len, latest)?))
+            }
+            Followed::Ports(steering) => Kept::Ports(steering),
         };
         let interface = Interface::new(port)?;
         let mut this = Self {
@@ -163,8 +185,7 @@ impl Sharing {
             settings,
             owned,
             mtu,
-            programs,
-            steering,
+            kept,
             failed: false,
             next: None,
             looked: None,
@@ -179,37 +200,41 @@ impl Sharing {
 
     /// Reads what Linux has for programs, and puts changes into effect.
     fn look(&mut self, now: Instant) -> io::Result<()> {
-        if let Some(programs) = &mut self.programs {
-            programs.look(&self.port, self.index, self.owned.mac, now)?;
-        }
         let Owned { mac, ip, ip6, .. } = self.owned;
-        self.steering.as_mut().map_or(Ok(()), |steering| steering.look((mac, ip, ip6), now))
+        match &mut self.kept {
+            Kept::Itself => Ok(()),
+            Kept::Addresses(programs) => programs.look(&self.port, self.index, mac, now),
+            Kept::Ports(steering) => steering.look((mac, ip, ip6), now),
+        }
     }
 
     /// Makes Linux find and check the stations of next hops.
     fn use_hops(&mut self) {
-        if let Some(programs) = &mut self.programs {
-            programs.use_hops(self.index);
-        }
-        if let Some(steering) = &mut self.steering {
-            steering.use_hops();
+        match &mut self.kept {
+            Kept::Itself => {}
+            Kept::Addresses(programs) => programs.use_hops(self.index),
+            Kept::Ports(steering) => steering.use_hops(),
         }
     }
 
     /// Returns who has which port, if programs share the interface's own addresses.
     pub(super) fn steering(&mut self) -> Option<&mut Steering> {
-        self.steering.as_deref_mut()
+        match &mut self.kept {
+            Kept::Ports(steering) => Some(steering),
+            Kept::Itself | Kept::Addresses(_) => None,
+        }
     }
 
     /// Enters the addresses of the programs that are registered, and keeps those of others for a
     /// time.
     pub(crate) fn set_programs(&mut self, programs: impl IntoIterator<Item = IpAddr>) {
-        let port = &self.port;
-        if let Some(own) = &mut self.programs {
-            own.set(programs, Instant::now());
-            own.enter(port);
-        } else if let Some(steering) = &mut self.steering {
-            steering.set_programs(&ip4s(programs));
+        match &mut self.kept {
+            Kept::Itself => {}
+            Kept::Addresses(own) => {
+                own.set(programs, Instant::now());
+                own.enter(&self.port);
+            }
+            Kept::Ports(steering) => steering.set_programs(&ip4s(programs)),
         }
     }
 
@@ -218,27 +243,29 @@ impl Sharing {
         self.owned.mac
     }
 
-    /// Returns the addresses of the programs and, if they share the interface's, what they have,
-    /// for the next attachment.
-    pub(super) fn into_programs(mut self) -> (KnownPrograms, Option<Absence>) {
-        let absence = self.steering.as_mut().map(|steering| {
-            // Where it cannot be taken away, as from an interface in another network namespace, it
-            // passes all frames to Linux.
-            let nothing = Owned { mac: MacAddr::default(), ip: None, ip6: None, ..self.owned };
-            let _ = self.settings.set(0, nothing.settings());
-            steering.detach()
-        });
-        (self.programs.map(|programs| programs.theirs).unwrap_or_default(), absence)
+    /// Returns what the next attachment goes on with.
+    pub(super) fn into_programs(self) -> Before {
+        match self.kept {
+            Kept::Itself => Before::Nothing,
+            Kept::Addresses(programs) => Before::Addresses(programs.theirs),
+            Kept::Ports(mut steering) => {
+                // Where it cannot be taken away, as from an interface in another network namespace,
+                // it passes all frames to Linux.
+                let nothing = Owned { mac: MacAddr::default(), ip: None, ip6: None, ..self.owned };
+                let _ = self.settings.set(0, nothing.settings());
+                Before::Ports(Box::new(steering.detach()))
+            }
+        }
     }
 
-    /// Goes on with addresses of an earlier attachment: its programs that have ended are answered
-    /// for still.
-    pub(super) fn resume(&mut self, (before, absence): (KnownPrograms, Option<Absence>)) {
-        if let Some((steering, absence)) = self.steering.as_mut().zip(absence) {
-            steering.resume(absence);
-        }
-        if let Some(programs) = &mut self.programs {
-            programs.theirs.extend(before);
+    /// Goes on with what an earlier attachment had: its programs that have ended are answered for
+    /// still.
+    pub(super) fn resume(&mut self, before: Before) {
+        match (&mut self.kept, before) {
+            (Kept::Addresses(programs), Before::Addresses(before)) => programs.theirs.extend(before),
+            (Kept::Ports(steering), Before::Ports(absence)) => steering.resume(*absence),
+            // The port shares in the same way as before, or not at all.
+            _ => {}
         }
     }
 
@@ -246,9 +273,10 @@ impl Sharing {
     pub(crate) fn follow(&mut self, now: Instant) {
         let early = self.looked.is_some_and(|at| now.saturating_duration_since(at) < LEAST_PAUSE);
         let due = self.next.is_none_or(|next| now >= next);
-        let news = || {
-            self.programs.as_ref().is_some_and(|programs| programs.linux.has_news())
-                || self.steering.as_ref().is_some_and(|steering| steering.has_news())
+        let news = || match &self.kept {
+            Kept::Itself => false,
+            Kept::Addresses(programs) => programs.linux.has_news(),
+            Kept::Ports(steering) => steering.has_news(),
         };
         if early || !(due || news()) {
             return;
@@ -289,7 +317,7 @@ impl Sharing {
             );
         }
         let Ok(mac) = mac else { return };
-        let ip6 = self.steering.as_mut().and_then(|steering| steering.own_ip6());
+        let ip6 = self.steering().and_then(Steering::own_ip6);
         let owned = Owned { mac, ip, ip6, ..self.owned };
         if owned == self.owned || self.settings.set(0, owned.settings()).is_err() {
             return;
@@ -301,21 +329,33 @@ impl Sharing {
 
     /// Returns the addresses that no program may have, if they have changed since the last call.
     pub(crate) fn take_taken(&mut self) -> Option<HashSet<IpAddr>> {
-        if let Some(steering) = &mut self.steering {
-            return steering.take_taken();
+        match &mut self.kept {
+            Kept::Itself => None,
+            Kept::Addresses(programs) => {
+                core::mem::take(&mut programs.taken_changed).then(|| programs.taken.clone())
+            }
+            Kept::Ports(steering) => steering.take_taken(),
         }
-        let programs = self.programs.as_mut()?;
-        core::mem::take(&mut programs.taken_changed).then(|| programs.taken.clone())
     }
 }
 
 impl Programs {
-    fn new(map: Arc<Addresses>, gateway: Option<Gateway>, latest: Arc<Latest<View>>) -> io::Result<Self> {
+    fn new(
+        map: Arc<Addresses>,
+        gateway: Option<Gateway>,
+        prefix_len: u8,
+        latest: Arc<Latest<View>>,
+    ) -> io::Result<Self> {
         // Those of an IOKernel that ran before.
         let before = map.entries(MOST_ADDRESSES as usize)?;
         let entered: HashSet<IpAddr> = before.into_iter().map(|(key, _)| program::address(key)).collect();
         let until = Instant::now() + KEPT;
+        let networks = gateway.iter().flat_map(|gateway| {
+            let ip6 = gateway.ip6.map(|ip6| Prefix::new(ip6.into(), PREFIX_LEN6));
+            [Some(Prefix::new(gateway.ip.into(), prefix_len)), ip6]
+        });
         Ok(Self {
+            senders: networks.flatten().collect(),
             map,
             theirs: entered.iter().map(|&ip| (ip, Some(until))).collect(),
             entered,
@@ -389,7 +429,7 @@ impl Programs {
         let hosts = self.linux.addresses()?;
         let ways = match self.gateway {
             Some(gateway) => {
-                let ways = self.linux.ways(index)?;
+                let ways = self.linux.ways(index, &self.senders)?;
                 ways.note(port, &mut self.unfollowed);
                 followed(gateway, ways)
             }

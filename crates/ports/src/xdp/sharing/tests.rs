@@ -87,7 +87,10 @@ fn follow(sharing: &mut Sharing, what: &str, mut is_so: impl FnMut(&Sharing) -> 
 }
 
 fn programs(sharing: &Sharing) -> &Programs {
-    sharing.programs.as_ref().expect("programs are behind it")
+    match &sharing.kept {
+        Kept::Addresses(programs) => programs,
+        kept => panic!("programs are behind it: {kept:?}"),
+    }
 }
 
 #[test]
@@ -192,7 +195,8 @@ fn the_interfaces_own_address_is_followed() {
 fn an_iokernel_that_takes_over_keeps_the_addresses_that_are_redirected() {
     let Some((mut sharing, map, [here, _there])) = scene() else { return };
     sharing.set_programs([PROGRAM]);
-    let again = here.inside(|| Programs::new(Arc::clone(&map), Some(GATEWAY), Arc::new(Latest::default())));
+    let again =
+        here.inside(|| Programs::new(Arc::clone(&map), Some(GATEWAY), 16, Arc::new(Latest::default())));
     let again = again.expect("Linux answers");
     assert!(again.entered.contains(&PROGRAM) && again.theirs[&PROGRAM].is_some());
 }
