@@ -49,6 +49,8 @@ cmake cmake
 pkg-config pkg-config
 /usr/include/stdio.h libc6-dev
 python3 python3-minimal
+qemu-system-x86_64 qemu-system-x86
+depmod kmod
 /usr/lib/python3/dist-packages/jsonschema python3-jsonschema
 PROGRAMS
     )
@@ -207,6 +209,32 @@ blocks() {
     .ci/blocks.py
 }
 
+# The same in small: that an emulated machine boots, that kthreads take work from each other, and
+# which hyperthreads are lent.
+many-cores() {
+    can_emulate || return 0
+    emulated 2x3x2 kthreads_take services_are_lent
+}
+
+can_emulate() {
+    command -v qemu-system-x86_64 >/dev/null && PATH=$PATH:/usr/sbin command -v depmod >/dev/null && return
+    echo "skipped: there is no QEMU (apt install qemu-system-x86 kmod)"
+    return 1
+}
+
+# emulated TOPOLOGY TEST...: runs system tests of these names in an emulated machine, which has as
+# many CPUs as they need.
+emulated() {
+    local topology=$1 tests
+    shift
+    cargo build --quiet -p tailwater-machine
+    compgen -G 'target/machine/boot/vmlinuz-*' >/dev/null || PATH=$PATH:/usr/sbin target/debug/tailwater-machine fetch
+    tests=$(cargo test --workspace --no-run --quiet --message-format=json |
+        sed -n '/#tailwater-tests@.*"name":"it"/s/.*"executable":"\([^"]*\)".*/\1/p')
+    target/debug/tailwater-machine run --topology "$topology" --limit-s 3000 -- \
+        "$tests" --include-ignored --test-threads 1 "$@"
+}
+
 # ---- The further stages of `.ci/full`
 
 # The crate of the fuzz targets; the corpora themselves are run by `tests`.
@@ -228,20 +256,13 @@ seeds() {
     timeout --kill-after=10 1800 .ci/soak 300 || echo "to be looked at: the failures above (status $?)"
 }
 
-# What needs more CPUs than many machines have, in emulated ones: one socket, and two of cores with
-# hyperthreads.
+# Tests of many lent cores, of requested ones and of exclusive threads: sixteen lent cores, and two
+# sockets of cores with hyperthreads.
 machine() {
-    if ! command -v qemu-system-x86_64 >/dev/null || ! PATH=$PATH:/usr/sbin command -v depmod >/dev/null; then
-        echo "skipped: there is no QEMU (apt install qemu-system-x86 kmod)"
-        return 0
-    fi
-    local topology test
-    cargo build --quiet -p tailwater-machine -p tailwater-tests
-    compgen -G 'target/machine/boot/vmlinuz-*' >/dev/null || PATH=$PATH:/usr/sbin target/debug/tailwater-machine fetch
-    test=$(cargo test --quiet -p tailwater-tests --test it --no-run --message-format=json |
-        sed -n 's/.*"executable":"\([^"]*\/it-[^"]*\)".*/\1/p' | tail -n 1)
-    for topology in 1x6x1 2x3x2; do
-        target/debug/tailwater-machine run --topology "$topology" -- "$test" --ignored --test-threads 1 many_cores
+    local topology
+    can_emulate || return 0
+    for topology in 1x18x1 2x4x2; do
+        emulated "$topology" many_cores:: exclusive::
     done
     cards "$test" --card virtio --card virtio --queues 4 -- \
         cards:: shared_addresses:: shared_ports::no_connection_is_reset two_machines::runtimes_of_two_machines_talk_over_af_xdp

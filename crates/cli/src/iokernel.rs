@@ -33,6 +33,7 @@ use crate::stored::{self, Stored};
 #[command(after_help = "Examples:
   tailwater iokernel                                        core 0 polls, all others are lent
   tailwater iokernel --core 0 --managed-cores 2-7,10
+  tailwater iokernel --node 1 --socket @node1               the cores of one NUMA node; another IOKernel has the rest
   tailwater iokernel --config /etc/tailwater.toml --socket /run/tailwater/socket
   tailwater iokernel --tap tw0 --host-ip 10.77.0.1          ping and nc -u reach the services
   tailwater iokernel --tap tw0 --host-ip 10.77.0.1 --publish tcp:6379=kv
@@ -60,6 +61,9 @@ pub struct IokernelArgs {
     /// Cores to lend, for instance 1 or 2-7,10 [default: all others this process may use]
     #[arg(long, value_name = "LIST", value_parser = CoreList::from_str)]
     managed_cores: Option<CoreList>,
+    /// Use the cores of this NUMA node only, to poll on and to lend [default: those of all nodes]
+    #[arg(long, value_name = "NODE")]
+    node: Option<u16>,
     /// Start although another IOKernel started by this command may use some of these cores: each
     /// then takes their time from the other's programs
     #[arg(long)]
@@ -359,6 +363,7 @@ fn configuration(args: &IokernelArgs) -> anyhow::Result<Config> {
     }
     config.iokernel_core = args.core.or(config.iokernel_core);
     config.managed_cores = args.managed_cores.clone().map(|list| list.0).or(config.managed_cores);
+    config.node = args.node.or(config.node);
     if args.tap.is_some() || args.xdp.is_some() || args.pcap.is_some() {
         // A port on the command line replaces the file's.
         config.ports = PortOptions {

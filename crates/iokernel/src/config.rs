@@ -62,6 +62,9 @@ pub struct Config {
     /// Cores lent to runtimes; `None`: all that this process may use except the IOKernel's.
     #[serde(with = "cores", skip_serializing_if = "Option::is_none")]
     pub managed_cores: Option<Vec<u16>>,
+    /// NUMA node whose cores alone are used; `None`: those of all nodes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<u16>,
     /// IPv4 network of the runtimes.
     pub network: Ipv4Addr,
     /// Length of the network's prefix in bits, 8 to 30.
@@ -157,6 +160,7 @@ impl Default for Config {
             socket: "@tailwater".to_owned(),
             iokernel_core: None,
             managed_cores: None,
+            node: None,
             network: Ipv4Addr::new(10, 77, 0, 0),
             prefix_len: 16,
             ipv6: true,

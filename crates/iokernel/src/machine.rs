@@ -12,6 +12,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde_json::{Value, json};
 use std::fs;
 use std::io;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 use tailwater_host::{SessionWeight, cpu_set, groups_sessions, parse_list};
@@ -60,6 +61,16 @@ pub enum CoreError {
     /// The list of managed cores is empty.
     #[error("managed-cores is empty; name at least one core to lend")]
     NoneManaged,
+    /// The machine has no such NUMA node.
+    #[error(
+        "there is no NUMA node {node} on this machine, which has {nodes}: choose another, or leave node out"
+    )]
+    NoNode {
+        /// The node asked for.
+        node: u16,
+        /// Those that there are, as Linux lists them.
+        nodes: String,
+    },
     /// The kernel's error on reading the affinity.
     #[error("cannot read the affinity of this process: {0}")]
     Affinity(rustix::io::Errno),
@@ -95,8 +106,12 @@ impl Cores {
             return Err(CoreError::NoProc);
         }
         let set = sched_getaffinity(None).map_err(CoreError::Affinity)?;
-        let allowed: Vec<CoreId> =
+        let mut allowed: Vec<CoreId> =
             (0..CpuSet::MAX_CPU as u16).filter(|&c| set.is_set(c.into())).map(CoreId).collect();
+        if let Some(node) = config.node {
+            let own = cores_of_node(Path::new("/sys/devices/system/node"), node)?;
+            allowed.retain(|core| own.contains(core));
+        }
         Self::choose(config, allowed, sysfs_core)
     }
 
@@ -221,6 +236,16 @@ pub(crate) fn cores_elsewhere(ours: usize) -> usize {
 
 fn list(cores: &[CoreId]) -> String {
     cores.iter().map(|core| core.0.to_string()).collect::<Vec<_>>().join(", ")
+}
+
+/// Returns the cores of a NUMA node. What this process and its kthreads use first is in memory of
+/// the node on which they run (numa(7), the default policy), so cores are all that is chosen.
+fn cores_of_node(nodes: &Path, node: u16) -> Result<Vec<CoreId>, CoreError> {
+    let read = |file: &str| fs::read_to_string(nodes.join(file));
+    read(&format!("node{node}/cpulist")).map(|list| parse_list(&list)).map_err(|_| CoreError::NoNode {
+        node,
+        nodes: read("online").map_or_else(|_| "none".to_owned(), |online| online.trim().to_owned()),
+    })
 }
 
 /// Reads a core's description from sysfs; a core without one has no siblings.
@@ -351,6 +376,17 @@ mod tests {
         assert!(matches!(choose(&config, &[0, 1]), Err(CoreError::NotAllowed { core: 7, .. })));
         let config = Config { managed_cores: Some(Vec::new()), ..Config::default() };
         assert!(matches!(choose(&config, &[0, 1]), Err(CoreError::NoneManaged)));
+    }
+
+    #[test]
+    fn the_cores_of_a_node_are_those_of_linux_and_another_node_is_refused_with_the_ones_there_are() {
+        let folder = tempfile::tempdir().unwrap();
+        fs::create_dir(folder.path().join("node1")).unwrap();
+        fs::write(folder.path().join("node1/cpulist"), "2-3,6\n").unwrap();
+        fs::write(folder.path().join("online"), "0-1\n").unwrap();
+        assert_eq!(cores_of_node(folder.path(), 1).unwrap(), [2, 3, 6].map(CoreId));
+        let error = cores_of_node(folder.path(), 7).unwrap_err().to_string();
+        assert!(error.contains('7') && error.contains("0-1"), "{error}");
     }
 
     #[test]

@@ -3,6 +3,7 @@
 //! | file | written by | is |
 //! |---|---|---|
 //! | `errand.json` | the host, before the start | an [`Errand`] |
+//! | `booted` | the guest, when it starts the program | empty |
 //! | `status` | the guest, once, before it switches itself off | the exit status, 0 to 255 |
 //! | `out/` | the program | whatever it leaves there; its path is in `MACHINE_OUT` |
 //!
@@ -52,6 +53,19 @@ impl Errand {
     }
 }
 
+/// Records that the program is about to start, in the guest.
+///
+/// # Errors
+/// If the folder cannot be written.
+pub fn write_booted() -> Result<()> {
+    Ok(fs::write(Path::new(FOLDER).join("booted"), "")?)
+}
+
+/// Returns whether the program has been started.
+pub fn has_booted(folder: &Path) -> bool {
+    folder.join("booted").exists()
+}
+
 /// Records the exit status, in the guest.
 ///
 /// # Errors
@@ -60,17 +74,20 @@ pub fn write_status(status: u8) -> Result<()> {
     Ok(fs::write(Path::new(FOLDER).join("status"), status.to_string())?)
 }
 
-/// Removes the status of an earlier run.
+/// Removes what the guest of an earlier run recorded.
 ///
 /// # Errors
 /// If it cannot be removed.
 pub fn forget(folder: &Path) -> Result<()> {
-    match fs::remove_file(folder.join("status")) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(error).context("the earlier status")
+    for name in ["booted", "status"] {
+        match fs::remove_file(folder.join(name)) {
+            Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+                return Err(error).with_context(|| format!("{name} of an earlier run"));
+            }
+            _ => {}
         }
-        _ => Ok(()),
     }
+    Ok(())
 }
 
 /// Returns the exit status that the guest recorded; `None` if it recorded none.

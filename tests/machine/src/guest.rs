@@ -98,6 +98,7 @@ fn serve() -> Result<u8> {
     run(Command::new("ip").args(["link", "set", "lo", "up"]))?;
     let output = output()?;
     let (program, arguments) = errand.command.split_first().context("no program")?;
+    errand::write_booted()?;
     let child = Command::new(program)
         .args(arguments)
         .current_dir(&errand.folder)

@@ -87,7 +87,7 @@ impl Machine<'_> {
             }
             _ => anyhow::anyhow!("{QEMU} cannot be started: {error}"),
         })?);
-        let status = qemu.wait(self.limit)?;
+        let status = qemu.wait(self.folder, self.limit)?;
         errand::status(self.folder).with_context(|| {
             let console = fs::read(self.console()).unwrap_or_default();
             let console = String::from_utf8_lossy(&console).into_owned();
@@ -221,9 +221,14 @@ fn cpu(kvm: bool) -> &'static str {
 struct Running(Child);
 
 impl Running {
-    fn wait(&mut self, limit: Duration) -> Result<ExitStatus> {
-        let began = Instant::now();
+    /// Waits for the end, and prints once how long the guest took to start its program.
+    fn wait(&mut self, folder: &Path, limit: Duration) -> Result<ExitStatus> {
+        let (began, mut has_booted) = (Instant::now(), false);
         loop {
+            if !has_booted && errand::has_booted(folder) {
+                has_booted = true;
+                eprintln!("machine: booted in {:.1} s", began.elapsed().as_secs_f64());
+            }
             if let Some(status) = self.0.try_wait()? {
                 return Ok(status);
             }

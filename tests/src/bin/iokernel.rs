@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `arbiter` | divides cores by request |
 //! | `core=N` | lends this one, and those of further such settings |
+//! | `node=N` | lends the cores of this NUMA node |
 //! | `keep-off=GROUP` | keeps threads of this control group off requested cores |
 //! | `state-file=FILE` | keeps former cpusets in this file |
 //! | `shared` | leaves other programs their share of the cores |
@@ -24,6 +25,10 @@ fn main() {
             None if word == "arbiter" => config.policy = PolicyName::Arbiter,
             None if word == "shared" => config.neighbour_share = Config::default().neighbour_share,
             Some(("core", number)) => lent.push(number.parse().expect("a number")),
+            Some(("node", number)) => {
+                config.managed_cores = None;
+                config.node = Some(number.parse().expect("a number"));
+            }
             Some(("keep-off", group)) => config.reserve.keep_off.push(group.to_owned()),
             Some(("state-file", path)) => config.reserve.state_file = path.into(),
             _ => panic!("unknown setting {word}"),

@@ -62,7 +62,7 @@ fn an_exclusive_thread_has_the_core_that_it_is_granted_to_itself() {
 }
 
 /// A control group with an ordinary process.
-struct Group {
+pub(super) struct Group {
     name: String,
     folder: PathBuf,
     process: Option<Program>,
@@ -72,7 +72,7 @@ struct Group {
 
 impl Group {
     /// Makes a group whose cpuset is `cpus`, or prints why the test is skipped.
-    fn make(cpus: &str) -> Option<Self> {
+    pub(super) fn make(cpus: &str) -> Option<Self> {
         let skipped = |why: &str| eprintln!("skipped: {why}");
         if !has_cpus(3) {
             return None;
@@ -101,15 +101,25 @@ impl Group {
         let folder = root.join(&name[1..]);
         let mut group = Self { name, folder, process: None, enabled };
         fs::create_dir(&group.folder).expect("a control group");
-        fs::write(group.folder.join("cpuset.cpus"), format!("{cpus}\n")).expect("a cpuset");
+        group.confine(cpus);
         let process = Program::start(Command::new("sleep").arg("100000"));
-        fs::write(group.folder.join("cgroup.procs"), process.pid().to_string()).expect("it joins");
+        group.add(process.pid());
         group.process = Some(process);
         Some(group)
     }
 
+    /// Moves a process into it.
+    pub(super) fn add(&self, pid: u32) {
+        fs::write(self.folder.join("cgroup.procs"), pid.to_string()).expect("it joins");
+    }
+
+    /// Gives it another cpuset.
+    pub(super) fn confine(&self, cpus: &str) {
+        fs::write(self.folder.join("cpuset.cpus"), format!("{cpus}\n")).expect("a cpuset");
+    }
+
     /// Returns its cpuset as it is set, and the CPUs that its threads have by it.
-    fn cpus(&self) -> (String, String) {
+    pub(super) fn cpus(&self) -> (String, String) {
         let read = |name| fs::read_to_string(self.folder.join(name)).expect("a cpuset").trim().to_owned();
         (read("cpuset.cpus"), read("cpuset.cpus.effective"))
     }

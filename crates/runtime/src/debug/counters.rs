@@ -18,6 +18,8 @@ pub struct RuntimeCounters {
     pub switches: u64,
     /// User threads that a kthread took from another.
     pub stolen_threads: u64,
+    /// Timers that fired on another kthread than the one on which they were set.
+    pub stolen_timers: u64,
     /// User threads interrupted by the preempt signal.
     pub preemptions: u64,
     /// Turns that ended at a poll point because the quantum was over.
@@ -50,11 +52,20 @@ pub fn counters() -> RuntimeCounters {
     let mut sum = RuntimeCounters::default();
     let Some(runtime) = runtime::started() else { return sum };
     for kthread in &runtime.kthreads {
-        let kthread::Counters { stolen_threads, frames, stolen_frames, cedes, parks, preemptions, yields } =
-            &kthread.counters;
+        let kthread::Counters {
+            stolen_threads,
+            stolen_timers,
+            frames,
+            stolen_frames,
+            cedes,
+            parks,
+            preemptions,
+            yields,
+        } = &kthread.counters;
         let add = |to: &mut u64, counter: &AtomicU64| *to += counter.load(Ordering::Relaxed);
         add(&mut sum.switches, &kthread.shared.turn.turns);
         add(&mut sum.stolen_threads, stolen_threads);
+        add(&mut sum.stolen_timers, stolen_timers);
         add(&mut sum.preemptions, preemptions);
         add(&mut sum.yields, yields);
         add(&mut sum.cedes, cedes);

@@ -51,6 +51,8 @@ const NO_TURN: u64 = u64::MAX;
 pub struct Counters {
     /// User threads taken from other kthreads.
     pub stolen_threads: AtomicU64,
+    /// Timers of other kthreads fired.
+    pub stolen_timers: AtomicU64,
     /// Frames processed.
     pub frames: AtomicU64,
     /// Frames taken from other kthreads' rings.

@@ -46,13 +46,14 @@ impl Drop for Armed<'_> {
     }
 }
 
-/// Fires a batch of `kthread`'s timers that are due at `now`, unless another kthread does so.
-pub fn fire(kthread: &Kthread, now: Cycles) {
+/// Fires a batch of `kthread`'s timers that are due at `now`, unless another kthread does so;
+/// returns how many.
+pub fn fire(kthread: &Kthread, now: Cycles) -> u64 {
     if kthread.shared.status.next_timer.load(Relaxed) > now {
-        return;
+        return 0;
     }
-    if let Some(mut timers) = kthread.timers.try_lock() {
-        timers.fire_due(now, TIMER_BATCH);
-        kthread.shared.status.next_timer.store(timers.next(), Relaxed);
-    }
+    let Some(mut timers) = kthread.timers.try_lock() else { return 0 };
+    let fired = timers.fire_due(now, TIMER_BATCH);
+    kthread.shared.status.next_timer.store(timers.next(), Relaxed);
+    fired as u64
 }

@@ -190,7 +190,7 @@ fn steal(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPreempt, now: Cy
         if lets_take_frames(victim, runtime) {
             count(&kthread.counters.stolen_frames, poll_ingress(victim, kthread, guard));
         }
-        timers::fire(victim, now);
+        count(&kthread.counters.stolen_timers, timers::fire(victim, now));
         take_overflow(victim, kthread, runtime);
         if let Some(runnable) = private.runq.pop() {
             local::watch_timers(runtime);
@@ -253,7 +253,7 @@ fn take_from_coreless(kthread: ThisKthread<'_>, runtime: &Runtime, guard: &NoPre
     };
     for other in runtime.kthreads.iter().filter(is_absent) {
         count(&kthread.counters.stolen_frames, poll_ingress(other, kthread, guard));
-        timers::fire(other, now);
+        count(&kthread.counters.stolen_timers, timers::fire(other, now));
         take_overflow(other, kthread, runtime);
         // There is room for all that one steal takes.
         if private.runq.len() as usize <= CAPACITY - STEAL_MAX

@@ -2,8 +2,10 @@
 
 mod absent;
 mod alone;
+mod bustle;
 mod crunch;
 mod dns;
+mod gather;
 mod kv;
 mod leave;
 mod replace;
@@ -530,7 +532,12 @@ fn compute_after_signal() {
 
 /// Returns the number after the role's name.
 fn number<N: FromStr>() -> N {
-    std::env::args().nth(2).and_then(|word| word.parse().ok()).expect("a number")
+    word(2).expect("a number")
+}
+
+/// Returns the word at this place of the command line, if it is there and has this form.
+fn word<N: FromStr>(place: usize) -> Option<N> {
+    std::env::args().nth(place)?.parse().ok()
 }
 
 #[tailwater::main]
@@ -545,7 +552,9 @@ fn main() {
         Some("burn") => burn(true),
         Some("beacon") => beacon(),
         Some("crowd") => crowd(number()),
-        Some("crunch") => crunch::run(number()),
+        Some("crunch") => crunch::run(number(), word(3).zip(word(4))),
+        Some("bustle") => bustle::run(),
+        Some("gather") => gather::run(number()),
         Some("hog") => burn(false),
         Some("soundness") => check_soundness(),
         Some("sleepers") => sleepers(),
