@@ -232,6 +232,7 @@ machine() {
     for topology in 1x6x1 2x3x2; do
         target/debug/tailwater-machine run --topology "$topology" -- "$test" --ignored --test-threads 1 many_cores
     done
+    tests/machine/groups
 }
 
 # A short set of the test suites of unmodified programs, on both networks. Each script alone runs
