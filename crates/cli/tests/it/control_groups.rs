@@ -8,6 +8,7 @@ use std::process::Command;
 
 use rustix::process::{Signal, geteuid};
 use rustix::thread::sched_getaffinity;
+use serde_json::Value;
 use tailwater_testkit::{Program, run as run_command, socket_name, text, until};
 
 use crate::batch::{guarded, lent, pid};
@@ -178,6 +179,12 @@ fn hold_process(socket: &str, process: i32) -> Program {
 fn scope_of(process: i32) -> String {
     let line = groups(process).into_iter().find(|line| line.contains(".tailwater-batch-")).unwrap();
     line.splitn(3, ':').last().unwrap().to_owned()
+}
+
+/// Returns what a job got, by one of its fields, once its supervisor answers.
+fn listed(socket: &str, field: &str, value: &Value) -> Option<Value> {
+    let jobs = stats(socket)?["batch_jobs"].as_array()?.clone();
+    Some(jobs.iter().find(|job| job[field] == *value)?["usage"].clone())
 }
 
 /// Ends a supervisor by a signal.
@@ -352,11 +359,8 @@ fn groups_that_a_job_makes_for_itself_end_with_it() {
     let holder = hold_process(&socket, number);
     let inner = Group::at(format!("{}/inner", scope_of(number)));
     inner.take(number);
-    let listed = || {
-        let jobs = stats(&socket)?["batch_jobs"].as_array()?.clone();
-        jobs.iter().find(|job| job["pid"] == number)?["usage"]["processes"].as_u64()
-    };
-    until("its process is listed", || listed() == Some(1));
+    let usage = || listed(&socket, "pid", &number.into());
+    until("its process is listed", || usage().is_some_and(|usage| usage["processes"] == 1));
     end(holder);
     assert!(group.has(number), "{:?}", groups(number));
     assert!(inner.folders.iter().all(|folder| !folder.exists()));
@@ -381,10 +385,7 @@ fn processes_of_groups_in_a_group_are_its_own() {
         container.set("cpuset.cpus", &lent[0].to_string());
     }
     let holder = hold(&socket, ["--cgroup", &pod.name]);
-    let usage = || {
-        let jobs = stats(&socket)?["batch_jobs"].as_array()?.clone();
-        Some(jobs.iter().find(|job| job["group"] == *pod.name)?["usage"].clone())
-    };
+    let usage = || listed(&socket, "group", &pod.name.as_str().into());
     until("its time is told by core", || {
         usage().is_some_and(|usage| {
             usage["processes"] == 1 && usage["by_core_ns"].as_object().is_some_and(|cores| !cores.is_empty())
@@ -404,7 +405,7 @@ fn a_group_that_is_made_again_is_no_job() {
     let _iokernel = iokernel(&socket, &[]);
     let group = Group::make("again");
     let mut holder = hold(&socket, ["--cgroup", &group.name]);
-    until("the group is a batch job", || group.read("cpu.idle") == "1");
+    until("the group is a batch job", || listed(&socket, "group", &group.name.as_str().into()).is_some());
     // As of a service that is started again, sooner than the supervisor looks.
     group.remove();
     group.create();
