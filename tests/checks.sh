@@ -1,4 +1,5 @@
-# Words of checks for a script that tries a cluster manager; sourced by it.
+# Words of checks for a script that tries a cluster manager; sourced by it (slurm/run,
+# cluster/real/run).
 #
 # Each check prints a line; the first that fails ends the script, which has `set -e`. The script has a
 # folder $work, in which the last command's output is kept, and a function `explain`, which prints what
@@ -24,6 +25,23 @@ until_true() {
         sleep 0.2
     done
     failed "$what" "waited in vain:" "$@"
+}
+
+# check WHAT COMMAND...: a command succeeds.
+check() {
+    local what=$1
+    shift
+    if "$@" >"$work/out" 2>&1; then echo "ok: $what"; return 0; fi
+    failed "$what" "$@"
+}
+
+# refused WHAT TEXT COMMAND...: a command fails, and says TEXT.
+refused() {
+    local what=$1 text=$2
+    shift 2
+    if "$@" >"$work/out" 2>&1; then failed "$what: it was not refused" "$@"; return 1; fi
+    grep -qF -- "$text" "$work/out" && { echo "ok: $what"; return 0; }
+    failed "$what: not a word of '$text'" "$@"
 }
 
 # is EXPECTED COMMAND...: a command prints EXPECTED.

@@ -148,6 +148,7 @@ type container struct {
 	annotations map[string]string
 	cpus        string
 	quota       int64
+	shares      uint64
 	unified     map[string]string
 	io          string
 }
@@ -162,14 +163,14 @@ func (r *containerRuntime) create(pod, name string, annotations map[string]strin
 		Container: &api.Container{Id: "2", PodSandboxId: "1", Name: name, Env: with.env, Args: []string{"/bin/" + name},
 			Annotations: own,
 			Linux: &api.LinuxContainer{Resources: &api.LinuxResources{Cpu: &api.LinuxCPU{
-				Quota: api.Int64(50_000), Period: api.UInt64(100_000), Cpus: "0-1"}}}},
+				Shares: api.UInt64(512), Quota: api.Int64(50_000), Period: api.UInt64(100_000), Cpus: "0-1"}}}},
 	})
 	if err != nil {
 		fail("CreateContainer: %v", err)
 	}
-	quota, period := int64(50_000), uint64(100_000)
+	quota, period, shares := int64(50_000), uint64(100_000), uint64(512)
 	spec := &oci.Spec{Process: &oci.Process{Env: slices.Clone(with.env)}, Linux: &oci.Linux{Resources: &oci.LinuxResources{
-		CPU: &oci.LinuxCPU{Quota: &quota, Period: &period, Cpus: "0-1"}}}}
+		CPU: &oci.LinuxCPU{Shares: &shares, Quota: &quota, Period: &period, Cpus: "0-1"}}}}
 	generator := generate.NewFromSpec(spec)
 	if err := adjusted.SpecGenerator(&generator).Adjust(answer.Adjust); err != nil {
 		fail("the answer makes no configuration: %v", err)
@@ -178,7 +179,7 @@ func (r *containerRuntime) create(pod, name string, annotations map[string]strin
 		fail("other containers are changed: %v", answer)
 	}
 	c := container{env: spec.Process.Env, annotations: spec.Annotations, cpus: spec.Linux.Resources.CPU.Cpus,
-		quota: *spec.Linux.Resources.CPU.Quota, unified: spec.Linux.Resources.Unified}
+		quota: *spec.Linux.Resources.CPU.Quota, shares: *spec.Linux.Resources.CPU.Shares, unified: spec.Linux.Resources.Unified}
 	slices.Sort(c.env)
 	for _, m := range spec.Mounts {
 		c.mounts = append(c.mounts, fmt.Sprint(m.Type, " ", m.Source, " at ", m.Destination, " ", m.Options))
@@ -223,6 +224,14 @@ func idle() map[string]string {
 	return map[string]string{"cpu.idle": "1"}
 }
 
+// The weight of a co-runner: its own where its group is not idle.
+func weight() uint64 {
+	if idle() == nil {
+		return 512
+	}
+	return 0
+}
+
 // What containers get: ordinary ones, one with a core, one with a batch core. Returns the further
 // variables of the second.
 func (r *containerRuntime) creates(core, batch given) []string {
@@ -230,6 +239,7 @@ func (r *containerRuntime) creates(core, batch given) []string {
 	job := r.create("xz-1", "xz", bestEffort, plain)
 	same("a container of an annotated pod has the lent cores", job.cpus, "1")
 	same("its control group is idle, with version 2", job.unified, idle())
+	same("and it has no weight among its limits, which Linux refuses for such a group", job.shares, weight())
 	same("so is its I/O", job.io, "IOPRIO_CLASS_IDLE 0")
 	same("it has no variable of the agent", job.env, []string{"PATH=/bin"})
 	same("and no mount: no way to the socket", job.mounts, []string(nil))
@@ -245,11 +255,11 @@ func (r *containerRuntime) creates(core, batch given) []string {
 	expected := append([]string{name}, core.env...)
 	slices.Sort(expected)
 	same("a container with a core has a name and no limit, and all else as before", service,
-		container{env: expected, cpus: "0-1", quota: -1})
+		container{env: expected, cpus: "0-1", quota: -1, shares: 512})
 	same("it has no limit when its pod is resized, either", r.update("web-1", "web", nil, core), "0 -1")
 	same("others are changed as requested", r.update("db-1", "db", nil, plain), "0 25000")
 	same("one that has the variables only keeps its limit", r.create("db-1", "db", nil, given{env: core.env}),
-		container{env: core.env, cpus: "0-1", quota: 50_000})
+		container{env: core.env, cpus: "0-1", quota: 50_000, shares: 512})
 	r.leavesAlone()
 	return []string{name}
 }
@@ -259,7 +269,7 @@ func (r *containerRuntime) leavesAlone() {
 	long := "TEXT=" + strings.Repeat("x", 100_000)
 	same("another container is left as it is, also one with 100 KB of environment",
 		r.create("db-1", "db", map[string]string{"other": "kept"}, given{env: []string{long}}),
-		container{env: []string{long}, cpus: "0-1", quota: 50_000})
+		container{env: []string{long}, cpus: "0-1", quota: 50_000, shares: 512})
 }
 
 // A co-runner that starts while there is no IOKernel.

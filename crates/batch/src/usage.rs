@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
-use crate::group::{account_folder, members};
+use crate::group::{account_folder, members_within};
 use crate::keep::PART;
 use crate::proc::{Stat, descendants, thread_ns, threads};
 
@@ -154,7 +154,7 @@ impl Account {
                 let ended = root.and_then(Stat::of_process).map_or(0, |stat| stat.children_ns);
                 (root.map(descendants).into_iter().flatten().skip(1).collect(), ended)
             }
-            Source::Group { folder, .. } => (members(folder), 0),
+            Source::Group { folder, .. } => (members_within(folder), 0),
         };
         for &pid in &processes {
             let Some(first) = Stat::of_process(pid) else { continue };

@@ -5,9 +5,11 @@
 //! sets it to the default when `cpu.idle` goes back to 0 (`sched_group_set_idle`). It is no part of
 //! an IOKernel, but changes and puts back settings as one does, by the same record
 //! ([`crate::undo`]): one file for each group, below `/run`. After `kill -9` the next one of the
-//! group, or `tailwater doctor --repair`, puts them back.
+//! group, or `tailwater doctor --repair`, puts them back. A group that is removed, and made again
+//! by its name, is another one.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::reserve::{self, Hierarchy};
@@ -35,6 +37,8 @@ pub(crate) const KIND: Kind = Kind {
 pub struct BatchGroup {
     _undo: Undo,
     folder: PathBuf,
+    /// Number of the folder, which Linux gives no other group.
+    number: Option<u64>,
 }
 
 impl BatchGroup {
@@ -80,13 +84,19 @@ impl BatchGroup {
             .ok_or_else(|| format!("{group} is a batch job of another `tailwater run` already"))?;
         let words: Vec<_> = default_weight(&idle).into_iter().chain(words).collect();
         let failed = undo.set(&words).map_err(cannot)?;
-        match &*failed {
-            [] => Ok(Self { _undo: undo, folder }),
-            [(file, error), ..] => Err(format!(
+        if let [(file, error), ..] = &*failed {
+            return Err(format!(
                 "cannot write {}: {error}; a group keeps the cores that its parent has and that groups within it need",
                 file.display()
-            )),
+            ));
         }
+        if hierarchy.usable(&folder).iter().any(|core| !cores.contains(&usize::from(core.0))) {
+            return Err(format!(
+                "{group} cannot be confined to cores {cores:?}: the group above has none of them (cpuset.cpus.effective)"
+            ));
+        }
+        let number = number_of(&folder);
+        Ok(Self { _undo: undo, folder, number })
     }
 
     /// Returns the folder that lists its processes.
@@ -94,6 +104,17 @@ impl BatchGroup {
     pub fn folder(&self) -> &Path {
         &self.folder
     }
+
+    /// Returns whether the group exists: a later one with its name, as of a service that was
+    /// started again, has none of the settings.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        number_of(&self.folder).is_some_and(|number| Some(number) == self.number)
+    }
+}
+
+fn number_of(folder: &Path) -> Option<u64> {
+    Some(folder.metadata().ok()?.ino())
 }
 
 /// Returns the name of the record of a group; that of each group is another one.

@@ -255,6 +255,14 @@ pub struct PlanArgs {
     /// machine, service, cpu (cores) and optionally max_cpu, class, slo, request.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["scenario", "rate", "trace", "cores", "policies", "arrivals", "replications"])]
     pub fleet: Option<PathBuf>,
+    /// With --fleet: names of the columns of a file whose first line has none, in their order,
+    /// empty for others; beside those above start_us, end_us (microseconds), task (of a service),
+    /// cpu_share and max_cpu_share (of a machine with --machine-cores).
+    #[arg(long, value_name = "NAMES", requires = "fleet")]
+    pub columns: Option<String>,
+    /// With --fleet: cores of the machine of which cpu_share and max_cpu_share are shares.
+    #[arg(long, value_name = "N", requires = "fleet", value_parser = machine_cores)]
+    pub machine_cores: Option<f64>,
     /// With --fleet: most machines to simulate, drawn by the seed [default: 16].
     #[arg(long, value_name = "N", requires = "fleet")]
     pub machines: Option<usize>,
@@ -427,8 +435,15 @@ fn run_plan(args: &PlanArgs) -> anyhow::Result<()> {
     args.output.write(&study, &plan, &table, &title, || plan::panels(&plan))
 }
 
+/// Parses a number of cores.
+fn machine_cores(text: &str) -> Result<f64, String> {
+    let cores = text.parse::<f64>().ok().filter(|cores| cores.is_finite() && *cores > 0.0);
+    cores.ok_or_else(|| "write a number above 0".to_owned())
+}
+
 fn run_fleet(args: &PlanArgs, path: &Path) -> anyhow::Result<()> {
-    let mut study = FleetStudy { fleet: path.to_owned(), ..FleetStudy::default() };
+    let (fleet, columns, machine_cores) = (path.to_owned(), args.columns.clone(), args.machine_cores);
+    let mut study = FleetStudy { fleet, columns, machine_cores, ..FleetStudy::default() };
     set(&mut study.service, args.service.clone());
     set(&mut study.slo, args.slo.clone());
     set(&mut study.burst, args.burst.clone());

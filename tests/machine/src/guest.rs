@@ -71,6 +71,9 @@ fn start() -> Result<()> {
         let _ = fs::create_dir(path);
         attach(kind, path, kind, data)?;
     }
+    // As a service manager has them.
+    fs::write("/sys/fs/cgroup/cgroup.subtree_control", "+cpu +cpuset +memory +pids")
+        .context("controllers of control groups")?;
     fs::create_dir(FOLDER)?;
     attach(errand::TAG, FOLDER, "9p", &options(errand::TAG))
 }

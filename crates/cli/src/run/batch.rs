@@ -221,7 +221,7 @@ fn hold_group(group: &str, cores: &[usize], notice: &Notice) -> anyhow::Result<(
     let supervisor = Supervisor::new().context("cannot supervise a batch job")?;
     let held = BatchGroup::hold(group, cores).map_err(anyhow::Error::msg)?;
     let account = Account::of_group(held.folder());
-    supervisor.watch(account, notice, || held.folder().exists());
+    supervisor.watch(account, notice, || held.exists());
     Ok(())
 }
 

@@ -1,12 +1,12 @@
 //! `tailwater run --batch`: any program as a batch job, and that nothing is left of one.
+//! `control_groups` has those of processes and groups that exist.
 
-use std::collections::HashSet;
 use std::fs;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
-use rustix::process::{Pid, PidfdFlags, Signal, geteuid, kill_process, pidfd_open, pidfd_send_signal};
+use rustix::process::{Pid, PidfdFlags, Signal, kill_process, pidfd_open, pidfd_send_signal};
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 use serde_json::Value;
 use tailwater_testkit::{Program, eventually, socket_name, text, until};
@@ -19,18 +19,18 @@ fn job(socket: &str, script: &str) -> Program {
 }
 
 /// The cores that the IOKernel lends.
-fn lent(socket: &str) -> Vec<usize> {
+pub fn lent(socket: &str) -> Vec<usize> {
     let stats = eventually("the IOKernel answers", || stats(socket));
     let cores = stats["iokernel"]["managed_cores"].as_array().unwrap();
     cores.iter().map(|core| core.as_u64().unwrap() as usize).collect()
 }
 
-fn pid(number: i32) -> Pid {
+pub fn pid(number: i32) -> Pid {
     Pid::from_raw(number).expect("a process")
 }
 
 /// Kills a process that a job has started on drop, also if the test panics.
-struct Guard(OwnedFd);
+pub struct Guard(OwnedFd);
 
 impl Guard {
     fn of(process: i32) -> Self {
@@ -46,7 +46,7 @@ impl Drop for Guard {
 }
 
 /// Returns the number of the process that a program prints after `prefix`, and kills it at the end.
-fn guarded(program: &mut Program, prefix: &str) -> (i32, Guard) {
+pub fn guarded(program: &mut Program, prefix: &str) -> (i32, Guard) {
     let process = program.line_after(prefix).parse().unwrap();
     (process, Guard::of(process))
 }
@@ -235,144 +235,4 @@ fn a_running_process_can_be_lowered_for_good() {
     let lowered = run(&["run", "--batch", "--iokernel", &socket, "--pid", &number.to_string(), "--one-way"]);
     assert!(lowered.status.success(), "{lowered:?}");
     assert_eq!(conditions(number), (true, lent(&socket)));
-}
-
-/// The groups of a process by controller, in both versions.
-fn groups(process: i32) -> HashSet<String> {
-    let text = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap();
-    text.lines().map(str::to_owned).collect()
-}
-
-/// Prints why the test `test` of control groups is skipped, if it is.
-fn has_groups(test: &str) -> bool {
-    let root = Path::new("/sys/fs/cgroup");
-    let controllers = fs::read_to_string(root.join("cgroup.subtree_control")).unwrap_or_default();
-    let has = |controller: &str| controllers.split_whitespace().any(|one| one == controller);
-    let is_one = root.join("cpu/tasks").exists() && root.join("cpuset/tasks").exists();
-    // A container may have them read-only. The name is no batch job's, which a repair would remove.
-    let probe = root
-        .join(if is_one { "cpu" } else { "" })
-        .join(format!("tailwater-probe-{test}-{}", std::process::id()));
-    let why = match (geteuid().is_root(), (has("cpu") && has("cpuset")) || is_one) {
-        (false, _) => "needs root to change control groups".to_owned(),
-        (_, false) => "no control groups with the controllers cpu and cpuset".to_owned(),
-        _ => match fs::create_dir(&probe).and_then(|()| fs::remove_dir(&probe)) {
-            Ok(()) => return true,
-            Err(error) => format!("cannot make the control group {}: {error}", probe.display()),
-        },
-    };
-    eprintln!("skipped: {why}");
-    false
-}
-
-#[test]
-fn a_running_process_is_a_batch_job_until_the_supervisor_ends_or_a_repair() {
-    if !has_groups("pid") {
-        return;
-    }
-    let socket = socket_name("batch-pid");
-    let _iokernel = iokernel(&socket, &[]);
-    let mut shell = Program::start(Command::new("sh").args(["-c", "sleep 1000 & echo child $!; wait"]));
-    let (child, _child) = guarded(&mut shell, "child ");
-    let number = shell.pid().cast_signed();
-    let before = (groups(number), sched_getaffinity(Some(pid(number))).unwrap());
-    let words = ["run", "--batch", "--iokernel", &socket, "--pid", &number.to_string()];
-    let is_in = |process| {
-        let cores = sched_getaffinity(Some(pid(process))).unwrap();
-        let lent = lent(&socket);
-        groups(process) != before.0 && (0..1_024).all(|core| cores.is_set(core) == lent.contains(&core))
-    };
-    let is_back =
-        |process| groups(process) == before.0 && sched_getaffinity(Some(pid(process))).unwrap() == before.1;
-    let mut holder = Program::start(&mut tailwater(&words));
-    until("both are in the group", || is_in(number) && is_in(child));
-    holder.signal(Signal::TERM);
-    assert!(holder.wait().success());
-    assert!(is_back(number) && is_back(child));
-    let mut holder = Program::start(&mut tailwater(&words));
-    until("both are in the group", || is_in(number) && is_in(child));
-    holder.kill();
-    run(&["doctor", "--repair"]);
-    // The repair of another test may be the one that does it, and has not finished.
-    until("both are back", || is_back(number) && is_back(child));
-}
-
-/// A control group with a process, removed at the end; in version 1 one for each controller.
-struct Group {
-    folders: Vec<PathBuf>,
-    process: Program,
-}
-
-impl Group {
-    /// Makes it below these mount points.
-    fn make(points: &[PathBuf], name: &str) -> Self {
-        let folders = points.iter().map(|point| point.join(name)).collect();
-        // Its end removes what was made before a panic.
-        let group = Self { folders, process: Program::start(Command::new("sleep").arg("1000")) };
-        for (folder, point) in group.folders.iter().zip(points) {
-            fs::create_dir(folder).unwrap();
-            for file in ["cpuset.mems", "cpuset.cpus"] {
-                if let Ok(all) = fs::read_to_string(point.join(file)) {
-                    fs::write(folder.join(file), all).unwrap();
-                }
-            }
-            fs::write(folder.join("cgroup.procs"), group.process.pid().to_string()).unwrap();
-        }
-        group
-    }
-
-    /// Returns the file of this name.
-    fn file(&self, name: &str) -> Option<PathBuf> {
-        self.folders.iter().map(|folder| folder.join(name)).find(|path| path.exists())
-    }
-
-    fn read(&self, name: &str) -> String {
-        fs::read_to_string(self.file(name).unwrap()).unwrap().trim().to_owned()
-    }
-}
-
-impl Drop for Group {
-    fn drop(&mut self) {
-        self.process.kill();
-        for folder in &self.folders {
-            until("the group is removed", || fs::remove_dir(folder).is_ok() || !folder.exists());
-            // A supervisor leaves the lock of a group's record. No other group has this name.
-            let name = folder.file_name().expect("it has a name").to_string_lossy();
-            let _ = fs::remove_file(format!("/run/tailwater-batch-{name}.json.lock"));
-        }
-    }
-}
-
-#[test]
-fn a_control_group_is_a_batch_job_until_the_supervisor_ends_or_a_repair() {
-    if !has_groups("group") {
-        return;
-    }
-    let socket = socket_name("batch-group");
-    let _iokernel = iokernel(&socket, &[]);
-    let name = format!("/tailwater-batch-test-{}.slice", std::process::id());
-    let root = Path::new("/sys/fs/cgroup");
-    let points = match root.join("cgroup.controllers").exists() {
-        true => vec![root.to_owned()],
-        false => vec![root.join("cpu"), root.join("cpuset")],
-    };
-    let group = Group::make(&points, &name[1..]);
-    // A weight of its own, which Linux forgets when the group is no longer idle.
-    let weight = ["cpu.weight", "cpu.shares"].into_iter().find(|name| group.file(name).is_some()).unwrap();
-    fs::write(group.file(weight).unwrap(), "512").unwrap();
-    let settings = || [weight, "cpu.idle", "cpuset.cpus"].map(|file| group.read(file));
-    let before = settings();
-    let words = ["run", "--batch", "--iokernel", &socket, "--cgroup", &name];
-    let mut holder = Program::start(&mut tailwater(&words));
-    until("the group is a batch job", || group.read("cpu.idle") == "1");
-    fails_with(&words, &["already"]);
-    holder.signal(Signal::INT);
-    assert!(holder.wait().success());
-    assert_eq!(settings(), before);
-    let mut holder = Program::start(&mut tailwater(&words));
-    until("the group is a batch job", || group.read("cpu.idle") == "1");
-    holder.kill();
-    run(&["doctor", "--repair"]);
-    // The repair of another test may be the one that does it, and has not finished.
-    until("the settings are as before", || settings() == before);
 }

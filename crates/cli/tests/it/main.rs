@@ -4,6 +4,7 @@ mod batch;
 mod capture;
 mod commands;
 mod common;
+mod control_groups;
 mod demo;
 mod kept;
 mod load;

@@ -76,6 +76,12 @@ impl Hierarchy {
         self.point.join(group.trim_start_matches('/'))
     }
 
+    /// Returns the cores on which Linux runs the threads of a group. In version 2 they are those of
+    /// the group above if that has none of the group's own.
+    pub(crate) fn usable(&self, folder: &Path) -> Vec<CoreId> {
+        self.cores_of(folder).usable
+    }
+
     /// Checks that the cpuset of a group can be changed.
     ///
     /// # Errors

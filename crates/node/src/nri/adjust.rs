@@ -7,6 +7,9 @@
 //! container with devices of this agent gets its name; one of a service loses its CPU limit, which
 //! would stop its kthreads. All others are left as they are.
 //!
+//! Linux refuses a weight for a group that is idle, and container runtimes set all limits of a
+//! container anew when one of them changes: with `cpu.idle` a co-runner has no weight among them.
+//!
 //! Devices are known by the annotation of the container that the device plugin gave with them. Its
 //! environment would not do: the author of a pod can write the same variables, and would be rid of
 //! the limit. A container runtime may be configured to hand annotations of pods on to containers: a
@@ -52,15 +55,16 @@ impl<'a> Ours<'a> {
     }
 
     /// Returns its limits of processor time, as far as they are the agent's.
-    fn cpu(&self, look: Option<&Look>) -> Cpu {
+    fn cpu(&self, look: Option<&Look>, has_idle: bool) -> Cpu {
         // No list at all would mean all cores.
         let cpus = look.filter(|_| self.is_batch).map(Look::cpuset).unwrap_or_default();
-        Cpu { quota: self.is_unlimited.then_some(Number { value: -1 }), cpus }
+        let shares = (self.is_batch && has_idle).then_some(Number { value: 0 });
+        Cpu { shares, quota: self.is_unlimited.then_some(Number { value: -1 }), cpus }
     }
 
     /// Returns the limits of one that exists.
-    fn update(&self, look: Option<&Look>) -> Update {
-        let resources = Resources { cpu: Some(self.cpu(look)), ..Resources::default() };
+    fn update(&self, look: Option<&Look>, has_idle: bool) -> Update {
+        let resources = Resources { cpu: Some(self.cpu(look, has_idle)), ..Resources::default() };
         Update {
             container: self.container.id.clone(),
             linux: Some(UpdateLinux { resources: Some(resources) }),
@@ -97,7 +101,7 @@ pub fn adjust(request: &ContainerRequest, look: Option<&Look>, has_idle: bool) -
             set("TAILWATER_CLASS", CLASS.1.to_owned());
         }
     }
-    let mut resources = Resources { cpu: Some(ours.cpu(look)), ..Resources::default() };
+    let mut resources = Resources { cpu: Some(ours.cpu(look, has_idle)), ..Resources::default() };
     if is_batch && has_idle {
         resources.unified.insert("cpu.idle".to_owned(), "1".to_owned());
     }
@@ -110,8 +114,8 @@ pub fn adjust(request: &ContainerRequest, look: Option<&Look>, has_idle: bool) -
 /// manager `static` sets the cores of each container seconds after its start, and a pod that is
 /// resized gets its CPU limit anew.
 #[must_use]
-pub fn keep(request: &ContainerRequest, look: Option<&Look>) -> Option<Update> {
-    Some(Ours::of(request.pod.as_ref()?, request.container.as_ref()?)?.update(look))
+pub fn keep(request: &ContainerRequest, look: Option<&Look>, has_idle: bool) -> Option<Update> {
+    Some(Ours::of(request.pod.as_ref()?, request.container.as_ref()?)?.update(look, has_idle))
 }
 
 /// The containers that exist, as far as the parts of their list have come.
@@ -147,12 +151,12 @@ impl Existing {
     /// Returns what becomes of their limits. The name, the class of I/O and `cpu.idle` are given to
     /// a container before it starts only.
     #[must_use]
-    pub fn updates(&self, look: Option<&Look>) -> Vec<Update> {
+    pub fn updates(&self, look: Option<&Look>, has_idle: bool) -> Vec<Update> {
         let ours = self
             .containers
             .iter()
             .filter_map(|container| Ours::of(self.pods.get(&container.pod)?, container));
-        ours.map(|ours| ours.update(look)).collect()
+        ours.map(|ours| ours.update(look, has_idle)).collect()
     }
 }
 
@@ -184,6 +188,11 @@ mod tests {
         Look { managed: vec![1, 3], guaranteed_outside: 0, held: 0 }
     }
 
+    /// Limits of a co-runner with these cores.
+    fn of_batch(cpus: &str) -> Cpu {
+        Cpu { shares: Some(Number { value: 0 }), quota: None, cpus: cpus.to_owned() }
+    }
+
     fn adjusted(class: Option<&str>, devices: Option<&str>, variables: &[&str]) -> Option<Adjustment> {
         adjust(&request(class, devices, variables), Some(&look()), true)
     }
@@ -198,7 +207,7 @@ mod tests {
         let adjustment = adjusted(Some("best-effort"), None, &["PATH=/bin"]).unwrap();
         let linux = adjustment.linux.as_ref().unwrap();
         let resources = linux.resources.as_ref().unwrap();
-        assert_eq!(resources.cpu, Some(Cpu { quota: None, cpus: "1,3".to_owned() }));
+        assert_eq!(resources.cpu, Some(of_batch("1,3")));
         assert_eq!(resources.unified["cpu.idle"], "1");
         assert_eq!(linux.io_priority, Some(IoPriority { class: IDLE }));
         assert_eq!(adjustment.variables, [], "no way to the socket");
@@ -214,6 +223,7 @@ mod tests {
         let adjustment = adjusted(None, Some(CORE), &[]).unwrap();
         let resources = adjustment.linux.as_ref().unwrap().resources.as_ref().unwrap();
         assert_eq!(resources.cpu.as_ref().unwrap().quota, Some(Number { value: -1 }));
+        assert_eq!(resources.cpu.as_ref().unwrap().shares, None, "its weight stays");
         assert!(resources.unified.is_empty());
         assert_eq!(variable(&adjustment, "TAILWATER_NAME"), Some("night/xz-1/xz"));
         assert_eq!(adjustment.variables.len(), 1);
@@ -236,7 +246,7 @@ mod tests {
         for (class, devices) in [(None, BATCH), (Some("best-effort"), CORE)] {
             let adjustment = adjusted(class, Some(devices), &[]).unwrap();
             let resources = adjustment.linux.as_ref().unwrap().resources.as_ref().unwrap();
-            assert_eq!(resources.cpu, Some(Cpu { quota: None, cpus: "1,3".to_owned() }), "{devices}");
+            assert_eq!(resources.cpu, Some(of_batch("1,3")), "{devices}");
             assert_eq!(resources.unified["cpu.idle"], "1");
             assert_eq!(variable(&adjustment, "TAILWATER_NAME"), Some("night/xz-1/xz"));
             assert_eq!(variable(&adjustment, "TAILWATER_CLASS"), Some("best-effort"));
@@ -256,14 +266,14 @@ mod tests {
     #[test]
     fn what_binds_a_container_with_devices_binds_it_also_with_the_annotation_in_its_pod() {
         // As of a pod's author who would be rid of it, or of a runtime that hands annotations on.
-        for (resource, cpus) in [(CORE, ""), (BATCH, "1,3")] {
+        for (resource, cpu) in [(CORE, Cpu::default()), (BATCH, of_batch("1,3"))] {
             let mut handed_on = request(None, Some(resource), &["TAILWATER_NAME=day/web-1/web"]);
             handed_on.pod.as_mut().unwrap().annotations = map(&[resource]);
             let adjustment = adjust(&handed_on, Some(&look()), true).unwrap();
             assert_eq!(variable(&adjustment, "TAILWATER_NAME"), Some("night/xz-1/xz"));
             let linux = adjustment.linux.unwrap();
             let resources = linux.resources.unwrap();
-            assert_eq!(resources.cpu, Some(Cpu { quota: None, cpus: cpus.to_owned() }), "{resource}");
+            assert_eq!(resources.cpu, Some(cpu), "{resource}");
             assert_eq!(resources.unified.contains_key("cpu.idle"), resource == BATCH);
             assert_eq!(linux.io_priority.is_some(), resource == BATCH);
         }
@@ -272,16 +282,19 @@ mod tests {
     #[test]
     fn what_a_container_was_given_stays_when_its_limits_are_changed() {
         let kept = |class, devices, look| {
-            let update = keep(&request(class, devices, &[]), look)?;
+            let update = keep(&request(class, devices, &[]), look, true)?;
             assert_eq!(update.container, "7");
             update.linux?.resources?.cpu
         };
-        let (look, cores) = (look(), Cpu { quota: None, cpus: "1,3".to_owned() });
-        assert_eq!(kept(Some("best-effort"), None, Some(&look)), Some(cores));
-        let unlimited = Cpu { quota: Some(Number { value: -1 }), cpus: String::new() };
+        let look = look();
+        assert_eq!(kept(Some("best-effort"), None, Some(&look)), Some(of_batch("1,3")));
+        let unlimited = Cpu { quota: Some(Number { value: -1 }), ..Cpu::default() };
         assert_eq!(kept(None, Some(CORE), Some(&look)), Some(unlimited));
-        assert_eq!(kept(Some("best-effort"), None, None), Some(Cpu::default()), "the requested cores");
+        assert_eq!(kept(Some("best-effort"), None, None), Some(of_batch("")), "the requested cores");
         assert_eq!(kept(None, None, Some(&look)), None);
+        let weighted = keep(&request(Some("best-effort"), None, &[]), None, false).unwrap();
+        let resources = weighted.linux.unwrap().resources.unwrap();
+        assert_eq!(resources.cpu, Some(Cpu::default()), "without cpu.idle it has its weight");
     }
 
     #[test]
@@ -305,7 +318,7 @@ mod tests {
         };
         let orphan = Container { pod: "gone".to_owned(), ..in_it("10", map(&[CORE])) };
         enter(Some(ordinary), &[in_it("8", map(&[CORE])), in_it("9", map(&[])), orphan]);
-        let limits = existing.updates(Some(&look())).into_iter().map(|update| {
+        let limits = existing.updates(Some(&look()), true).into_iter().map(|update| {
             let cpu = update.linux.and_then(|linux| linux.resources?.cpu).unwrap();
             (update.container, cpu.quota.map(|quota| quota.value), cpu.cpus)
         });

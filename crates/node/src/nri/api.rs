@@ -253,6 +253,9 @@ pub struct Resources {
 /// Limits of processor time.
 #[derive(Clone, PartialEq, prost::Message)]
 pub struct Cpu {
+    /// Weight among others, as in version 1 of control groups; 0: it is not set.
+    #[prost(message, optional, tag = "1")]
+    pub shares: Option<Number>,
     /// Microseconds of each period; -1: as many as there are.
     #[prost(message, optional, tag = "2")]
     pub quota: Option<Number>,

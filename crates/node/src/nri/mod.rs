@@ -177,8 +177,9 @@ impl<'a> Answers<'a> {
             }),
             "CreateContainer" => ContainerRequest::decode(&*request.payload)
                 .map(|wish| CreateResponse { adjust: adjust(&wish, look, self.has_idle) }.encode_to_vec()),
-            "UpdateContainer" => ContainerRequest::decode(&*request.payload)
-                .map(|wish| UpdateResponse { updates: Vec::from_iter(keep(&wish, look)) }.encode_to_vec()),
+            "UpdateContainer" => ContainerRequest::decode(&*request.payload).map(|wish| {
+                UpdateResponse { updates: Vec::from_iter(keep(&wish, look, self.has_idle)) }.encode_to_vec()
+            }),
             other => return failure(api::UNIMPLEMENTED, format!("tailwater-node has no call {other}")),
         };
         match answered {
@@ -198,13 +199,13 @@ impl<'a> Answers<'a> {
         self.given = Some(look.map(Look::cpuset).unwrap_or_default());
         let existing = std::mem::take(&mut self.existing);
         self.unstarted = existing.unstarted();
-        Synchronized { updates: existing.updates(look), more }.encode_to_vec()
+        Synchronized { updates: existing.updates(look, self.has_idle), more }.encode_to_vec()
     }
 
     /// Enters that a container has started. The answer has no fields.
     fn started(&mut self, started: &ContainerRequest, look: Option<&Look>) -> Vec<u8> {
         if started.container.as_ref().is_some_and(|container| self.unstarted.remove(&container.id)) {
-            self.late = keep(started, look);
+            self.late = keep(started, look, self.has_idle);
         }
         Vec::new()
     }

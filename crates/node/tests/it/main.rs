@@ -1,6 +1,7 @@
 //! The agent as a process, beside a stand-in for the kubelet and one for the container runtime,
 //! which speak their protocols, and a socket that answers as an IOKernel does.
 
+mod containers;
 mod devices;
 mod iokernel;
 mod kubelet;

@@ -63,6 +63,10 @@ const DRAWS: u32 = 7;
 pub struct FleetStudy {
     /// The trace.
     pub fleet: PathBuf,
+    /// Names of its columns, if its first line has none.
+    pub columns: Option<String>,
+    /// Cores of the machine of which its uses are shares.
+    pub machine_cores: Option<f64>,
     /// Service time of services for which the trace has none.
     pub service: String,
     /// Objective of services for which the trace has none.
@@ -84,6 +88,8 @@ impl Default for FleetStudy {
     fn default() -> Self {
         Self {
             fleet: PathBuf::new(),
+            columns: None,
+            machine_cores: None,
             service: "exp:10us".to_owned(),
             slo: "p99.9<200us".to_owned(),
             burst: "5ms".to_owned(),
@@ -178,7 +184,9 @@ impl FleetStudy {
     /// and what to write.
     pub fn run(&self, tick: &(dyn Fn() + Sync)) -> anyhow::Result<FleetPlan> {
         ensure!(self.machines > 0 && self.intervals > 0, "simulate at least one machine and one interval");
-        let defaults = Defaults { slo: parse_slo(&self.slo)?, mix: Mix::parse(&self.service)? };
+        let (slo, mix) = (parse_slo(&self.slo)?, Mix::parse(&self.service)?);
+        let (columns, machine_cores) = (self.columns.as_deref(), self.machine_cores);
+        let defaults = Defaults { slo, mix, columns, machine_cores };
         let burst_ns = parse_duration_ns(&self.burst).with_context(|| format!("burst `{}`", self.burst))?;
         ensure!(
             (1..=MAX_BURST_NS).contains(&burst_ns),

@@ -4,15 +4,16 @@
 //! a service, a machine and a load, and no service of a machine has two rows for one moment.
 //!
 //! The columns are found by their names in the first line; others, such as those of memory and
-//! disks, are ignored. They are those of cluster traces that are published (Google's `task_usage`
-//! of 2011 has start, end, job, machine, mean and maximum CPU rate), with units and an objective:
+//! disks, are ignored. A file without a first line, as cluster traces are published, has its names
+//! from the command; such traces also have other units, and more than one column for a name.
 //!
 //! | column | is | without it, or empty |
 //! |---|---|---|
-//! | `start`, `end` | the interval, in seconds since any moment before | needed |
+//! | `start`, `end` | the interval, in seconds since any moment before | needed, or `start_us` and `end_us`, in microseconds |
 //! | `machine`, `service` | names | needed |
-//! | `cpu` | mean use in cores; a service with less than a millionth has no load | needed |
-//! | `max_cpu` | largest use within the interval, in cores | as `cpu`: no bursts |
+//! | `task` | a part of the service | the service has one |
+//! | `cpu` | mean use in cores; a service with less than a millionth has no load | needed, or `cpu_share`, of a machine with a number of cores that the command has; empty: nothing was measured, and the row does not count |
+//! | `max_cpu`, `max_cpu_share` | largest use within the interval | as the mean: no bursts |
 //! | `class` | `latency-critical` or `best-effort` | `latency-critical` |
 //! | `slo` | objective, as in `p99.9<1ms` | that of the command |
 //! | `request` | service time of a request, as in `exp:10us` | that of the command |
@@ -32,6 +33,23 @@ const MAX_CPU: f64 = super::MAX_CORES as f64;
 const MIN_CPU: f64 = 1e-6;
 /// What a first line has to begin with, for messages.
 const EXAMPLE: &str = "start,end,machine,service,cpu[,max_cpu,class,slo,request]";
+/// All names of columns.
+const NAMES: [&str; 14] = [
+    "start",
+    "start_us",
+    "end",
+    "end_us",
+    "machine",
+    "service",
+    "task",
+    "cpu",
+    "cpu_share",
+    "max_cpu",
+    "max_cpu_share",
+    "class",
+    "slo",
+    "request",
+];
 
 /// What one service used in one interval.
 #[derive(Clone, Debug)]
@@ -96,10 +114,16 @@ pub(super) struct MachineTrace {
     rows: Vec<Row>,
 }
 
-/// What a trace says where a row is silent.
-pub(super) struct Defaults {
+/// What the command says of a trace.
+pub(super) struct Defaults<'a> {
+    /// The objective where a row has none.
     pub(super) slo: Slo,
+    /// The requests where a row has none.
     pub(super) mix: Mix,
+    /// Names of the columns of a file without a first line.
+    pub(super) columns: Option<&'a str>,
+    /// Cores of the machine of which uses are shares.
+    pub(super) machine_cores: Option<f64>,
 }
 
 impl MachineTrace {
@@ -177,15 +201,22 @@ impl MachineTrace {
 ///
 /// If a column is missing, or a row does not make sense; the message has line and column, and what
 /// is expected there.
-pub(super) fn parse(text: &str, defaults: &Defaults) -> anyhow::Result<Vec<MachineTrace>> {
-    let mut reader =
-        csv::ReaderBuilder::new().comment(Some(b'#')).trim(csv::Trim::All).from_reader(text.as_bytes());
-    let columns = Columns::of(reader.headers().context("the first line is not CSV")?)?;
+pub(super) fn parse(text: &str, defaults: &Defaults<'_>) -> anyhow::Result<Vec<MachineTrace>> {
+    let mut reader = csv::ReaderBuilder::new();
+    reader.comment(Some(b'#')).trim(csv::Trim::All).has_headers(defaults.columns.is_none());
+    // Columns behind those that are named are not needed.
+    let mut reader = reader.flexible(defaults.columns.is_some()).from_reader(text.as_bytes());
+    let names = match defaults.columns {
+        Some(list) => names_of(list)?,
+        None => reader.headers().context("the first line is not CSV")?.clone(),
+    };
+    let columns = Columns::of(&names, defaults)?;
     let mut machines: BTreeMap<String, Vec<Row>> = BTreeMap::new();
     for record in reader.records() {
         let record = record.map_err(|error| not_csv(&error))?;
-        let (machine, row) = columns.row(&record, defaults)?;
-        machines.entry(machine).or_default().push(row);
+        if let Some((machine, row)) = columns.row(&record, defaults)? {
+            machines.entry(machine).or_default().push(row);
+        }
     }
     let machines: Vec<_> = machines.into_iter().map(|(name, rows)| MachineTrace { name, rows }).collect();
     machines.iter().try_for_each(check_overlaps)?;
@@ -194,6 +225,19 @@ pub(super) fn parse(text: &str, defaults: &Defaults) -> anyhow::Result<Vec<Machi
         "the trace has no latency-critical service with a load"
     );
     Ok(machines)
+}
+
+/// Reads the names of columns that the command has; those of others are empty.
+fn names_of(list: &str) -> anyhow::Result<StringRecord> {
+    let names: Vec<&str> = list.split(',').map(str::trim).collect();
+    for name in names.iter().filter(|name| !name.is_empty()) {
+        let known = NAMES.join(", ");
+        ensure!(
+            NAMES.contains(name),
+            "--columns: `{name}` is none of {known}; leave the names of others empty"
+        );
+    }
+    Ok(StringRecord::from(names))
 }
 
 /// Says which line of a file is not CSV of its first line's columns.
@@ -225,49 +269,79 @@ fn check_overlaps(machine: &MachineTrace) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Positions of the columns.
+/// A column of numbers.
+struct Numbers {
+    at: usize,
+    name: &'static str,
+    /// What they are numbers of, and one of them in seconds or cores.
+    unit: (&'static str, f64),
+}
+
+/// The columns.
 struct Columns {
-    start: usize,
-    end: usize,
+    /// Number of fields that a row has at least.
+    fields: usize,
+    start: Numbers,
+    end: Numbers,
     machine: usize,
     service: usize,
-    cpu: usize,
-    max_cpu: Option<usize>,
+    task: Option<usize>,
+    cpu: Numbers,
+    max_cpu: Option<Numbers>,
     class: Option<usize>,
     slo: Option<usize>,
     request: Option<usize>,
 }
 
 impl Columns {
-    fn of(header: &StringRecord) -> anyhow::Result<Self> {
-        let find = |name: &str| header.iter().position(|column| column == name);
+    fn of(names: &StringRecord, defaults: &Defaults<'_>) -> anyhow::Result<Self> {
+        let find = |name: &str| names.iter().position(|column| column == name);
         let need = |name: &str| {
-            find(name).with_context(|| {
-                let there = header.iter().collect::<Vec<_>>().join(",");
-                format!("line 1: there is no column `{name}` in `{there}`: the first line names them, as in {EXAMPLE}")
-            })
+            let there = names.iter().collect::<Vec<_>>().join(",");
+            let first = if defaults.columns.is_some() { "--columns" } else { "line 1" };
+            format!("{first}: there is no column `{name}` in `{there}`: name them, as in {EXAMPLE}")
         };
+        let needed = |name: &str| find(name).with_context(|| need(name));
+        let numbers = |name, unit| find(name).map(|at| Numbers { at, name, unit });
+        let time = |seconds, micros| {
+            numbers(seconds, ("seconds", 1.0)).or_else(|| numbers(micros, ("microseconds", 1e-6)))
+        };
+        let shares = defaults.machine_cores.unwrap_or(f64::NAN);
+        let used =
+            |cores, share| numbers(cores, ("cores", 1.0)).or_else(|| numbers(share, ("shares", shares)));
+        let (cpu, max_cpu) = (used("cpu", "cpu_share"), used("max_cpu", "max_cpu_share"));
+        let has_shares = cpu.iter().chain(&max_cpu).any(|column| column.unit.0 == "shares");
+        ensure!(
+            has_shares == defaults.machine_cores.is_some(),
+            "--machine-cores and the columns cpu_share and max_cpu_share, shares of such a machine, go together"
+        );
         Ok(Self {
-            start: need("start")?,
-            end: need("end")?,
-            machine: need("machine")?,
-            service: need("service")?,
-            cpu: need("cpu")?,
-            max_cpu: find("max_cpu"),
+            fields: names.len(),
+            start: time("start", "start_us").with_context(|| need("start"))?,
+            end: time("end", "end_us").with_context(|| need("end"))?,
+            machine: needed("machine")?,
+            service: needed("service")?,
+            task: find("task"),
+            cpu: cpu.with_context(|| need("cpu"))?,
+            max_cpu,
             class: find("class"),
             slo: find("slo"),
             request: find("request"),
         })
     }
 
-    /// Returns the machine of a row, and the row.
-    fn row(&self, record: &StringRecord, defaults: &Defaults) -> anyhow::Result<(String, Row)> {
+    /// Returns the machine of a row, and the row; `None` if nothing was measured.
+    fn row(&self, record: &StringRecord, defaults: &Defaults<'_>) -> anyhow::Result<Option<(String, Row)>> {
         let line = record.position().map_or(0, csv::Position::line);
+        let (fields, least) = (record.len(), self.fields);
+        ensure!(fields >= least, "line {line}: {fields} fields; --columns names {least}");
         let at = |column: usize| format!("line {line}, column {}", column + 1);
-        let number = |column: usize, name: &str, unit: &str| -> anyhow::Result<f64> {
-            let field = &record[column];
+        let number = |Numbers { at: column, name, unit }: &Numbers| -> anyhow::Result<f64> {
+            let field = &record[*column];
             let value = field.parse::<f64>().ok().filter(|value| value.is_finite() && *value >= 0.0);
-            value.with_context(|| format!("{} ({name}): `{field}` is no number of {unit}", at(column)))
+            let value = value
+                .with_context(|| format!("{} ({name}): `{field}` is no number of {}", at(*column), unit.0))?;
+            Ok(value * unit.1)
         };
         let name = |column: usize, what: &str| {
             ensure!(!record[column].is_empty(), "{} ({what}): a name is missing", at(column));
@@ -277,26 +351,28 @@ impl Columns {
         let given =
             |column: Option<usize>| Some((column?, &record[column?])).filter(|(_, text)| !text.is_empty());
 
-        let (start_s, end_s) = (number(self.start, "start", "seconds")?, number(self.end, "end", "seconds")?);
-        ensure!(start_s < end_s, "{} (end): {end_s} s is not after the start, {start_s} s", at(self.end));
-        let cpu = number(self.cpu, "cpu", "cores")?;
+        if self.cpu.unit.0 == "shares" && record[self.cpu.at].is_empty() {
+            return Ok(None);
+        }
+        let (start_s, end_s) = (number(&self.start)?, number(&self.end)?);
+        ensure!(start_s < end_s, "{} (end): {end_s} s is not after the start, {start_s} s", at(self.end.at));
+        let cpu = number(&self.cpu)?;
         ensure!(
             cpu <= MAX_CPU,
             "{} (cpu): {cpu} cores: at most {MAX_CPU}; is this a percentage?",
-            at(self.cpu)
+            at(self.cpu.at)
         );
-        let max_cpu = match given(self.max_cpu) {
+        let max_cpu = match self.max_cpu.as_ref().filter(|column| !record[column.at].is_empty()) {
             None => cpu,
-            Some((column, _)) => {
-                let max_cpu = number(column, "max_cpu", "cores")?;
-                ensure!(
-                    (cpu..=MAX_CPU).contains(&max_cpu),
-                    "{} (max_cpu): {max_cpu} cores: at least cpu, which is {cpu}, and at most {MAX_CPU}",
-                    at(column)
-                );
-                max_cpu
-            }
+            // The largest of samples may be below the mean.
+            Some(column) if column.unit.0 == "shares" => number(column)?.max(cpu),
+            Some(column) => number(column)?,
         };
+        ensure!(
+            (cpu..=MAX_CPU).contains(&max_cpu),
+            "{} (max_cpu): {max_cpu} cores: at least cpu, which is {cpu}, and at most {MAX_CPU}",
+            at(self.max_cpu.as_ref().map_or(self.cpu.at, |column| column.at))
+        );
         let critical = match given(self.class) {
             None | Some((_, "latency-critical")) => true,
             Some((_, "best-effort")) => false,
@@ -315,8 +391,11 @@ impl Columns {
         // A service without load has no latency.
         let load = (critical && cpu >= MIN_CPU).then_some(Load { cpu, max_cpu, slo, mix });
         let cpu = if critical { 0.0 } else { cpu };
-        let service = name(self.service, "service")?;
-        Ok((name(self.machine, "machine")?, Row { line, start_s, end_s, service, load, cpu }))
+        let mut service = name(self.service, "service")?;
+        if let Some((_, task)) = given(self.task) {
+            service = format!("{service}/{task}");
+        }
+        Ok(Some((name(self.machine, "machine")?, Row { line, start_s, end_s, service, load, cpu })))
     }
 }
 
@@ -324,9 +403,46 @@ impl Columns {
 mod tests {
     use super::*;
 
+    fn defaults(columns: Option<&str>, machine_cores: Option<f64>) -> Defaults<'_> {
+        let (slo, mix) = (parse_slo("p99<1ms").unwrap(), Mix::parse("exp:10us").unwrap());
+        Defaults { slo, mix, columns, machine_cores }
+    }
+
+    /// The columns of `task_usage` of Google's trace of 2011, as far as they count.
+    const GOOGLE: &str = "start_us,end_us,service,task,machine,cpu_share,,,,,,,,max_cpu_share";
+
+    #[test]
+    fn a_published_trace_is_read_as_it_is() {
+        // The maximum of samples is below the mean in the second row; in the third nothing was
+        // measured.
+        let text = "600000000,900000000,6251,0,5,0.25,.1,.1,.1,.1,.1,0,0,0.5,0,1.5,.01,1,0,.2\n\
+                    600000000,900000000,6251,1,5,0.125,.1,.1,.1,.1,.1,0,0,0.1,0,1.5,.01,1,0,.2\n\
+                    600000000,900000000,6251,2,5,,.1,.1,.1,.1,.1,0,0,,0,1.5,.01,1,0,\n";
+        let machine = parse(text, &defaults(Some(GOOGLE), Some(16.0))).unwrap().remove(0);
+        let loads = machine.hardest();
+        let load = |name: &str| (loads[name].cpu, loads[name].max_cpu);
+        assert_eq!((load("6251/0"), load("6251/1"), loads.len()), ((4.0, 8.0), (2.0, 2.0), 2));
+        assert_eq!((&*machine.name, machine.seconds()), ("5", 300.0));
+    }
+
+    #[test]
+    fn names_and_shares_without_sense_are_refused() {
+        let row = "600000000,900000000,6251,0,5,0.25,.1,.1,.1,.1,.1,0,0,0.5\n";
+        for (columns, cores, text, part) in [
+            (GOOGLE, None, row, "--machine-cores"),
+            ("start,end,service,,machine,cpu", Some(16.0), row, "--machine-cores"),
+            ("strat_us,end_us,service,task,machine,cpu", None, row, "`strat_us` is none of start, start_us"),
+            ("start_us,end_us,service,task,,cpu", None, row, "no column `machine`"),
+            (GOOGLE, Some(16.0), "1,2,3,4,5,0.25\n", "line 1: 6 fields; --columns names 14"),
+        ] {
+            let why = format!("{:#}", parse(text, &defaults(Some(columns), cores)).unwrap_err());
+            assert!(why.contains(part), "{columns}: {why}");
+        }
+    }
+
     #[test]
     fn stretches_are_those_of_the_same_services() {
-        let defaults = Defaults { slo: parse_slo("p99<1ms").unwrap(), mix: Mix::parse("exp:10us").unwrap() };
+        let defaults = defaults(None, None);
         let text = "start,end,machine,service,cpu,max_cpu,class\n\
                     0,10,a,web,1,2,\n5,20,a,cache,0.5,4,\n10,30,a,batch,3,,best-effort\n30,40,a,web,2,2,\n";
         let machine = parse(text, &defaults).unwrap().remove(0);

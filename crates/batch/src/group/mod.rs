@@ -3,17 +3,21 @@
 //! Owns [`Scope`]: groups beside those in which a process is, in which Linux runs threads only
 //! where no other group has any (`cpu.idle`) and on some cores only (`cpuset.cpus`). It is for
 //! root. The process, its threads and descendants are moved there; what they start is born there.
+//! The limits of the group that they leave hold there, too (`settings`).
 //!
 //! The way back needs no record: a scope beside the group `/a/b` is
 //! `/a/b.tailwater-batch-PID-START`, with the number of the process that made it and the time at
 //! which that was started (`Maker`), and one beside the root is in the root. So [`repair`] finds
 //! the scopes of processes that were killed, gives the members back, and removes them. A process
-//! that is in another group than the first one is left there.
+//! that is in another group than the first one is left there. A group that was removed while all
+//! its processes were in the scope is made anew for them.
 //!
 //! Version 2 of control groups needs both controllers in the group above, version 1 has a hierarchy
 //! for each (Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/cpusets.rst). Where that
 //! of `cpuacct`, which keeps the processor time of a group, is one by itself, there is a group in
 //! it as well.
+
+mod settings;
 
 use std::fmt;
 use std::fs::{self, OpenOptions};
@@ -26,6 +30,7 @@ use std::time::Duration;
 use rustix::process::geteuid;
 
 use crate::proc::{Process, Stat, descendants};
+use settings::{check_cores, check_place, set_up};
 
 /// Where Linux mounts control groups.
 pub const ROOT: &str = "/sys/fs/cgroup";
@@ -36,7 +41,7 @@ const ROUNDS: u32 = 100;
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(10);
 /// Number of times that the members of two groups are compared.
 const TRIES: u32 = 4;
-/// Deepest groups that [`repair`] looks at.
+/// Depth of the deepest groups that are looked at.
 const DEEPEST: u32 = 16;
 
 /// Why a scope cannot be made.
@@ -216,6 +221,9 @@ impl Scope {
     pub fn around(first: Process, cores: &[usize]) -> Result<Self, GroupError> {
         let root = Path::new(ROOT);
         let homes = homes(root, first.pid())?;
+        for home in &homes {
+            check_place(root, &home.folder, first.pid())?;
+        }
         let own = std::process::id().cast_signed();
         let stat = PathBuf::from(format!("/proc/{own}/stat"));
         let maker =
@@ -231,6 +239,8 @@ impl Scope {
             set_up(folder, home, cores)?;
         }
         scope.move_in(ROUNDS)?;
+        let confining = scope.folders.iter().zip(&homes).find(|(_, home)| home.confines);
+        confining.map_or(Ok(()), |(folder, _)| check_cores(folder, scope.first.pid(), cores))?;
         Ok(scope)
     }
 
@@ -247,10 +257,10 @@ impl Scope {
         let _ = self.move_in(2);
     }
 
-    /// Returns the processes in the scope.
+    /// Returns the processes in the scope, also those in groups that they have made there.
     #[must_use]
     pub fn members(&self) -> Vec<i32> {
-        self.folders.last().map_or_else(Vec::new, |folder| members(folder))
+        self.folders.last().map_or_else(Vec::new, |folder| members_within(folder))
     }
 
     /// Moves the tree until a round finds no process outside, at most so many rounds.
@@ -284,29 +294,6 @@ impl Scope {
     }
 }
 
-/// Sets a new group up.
-fn set_up(folder: &Path, home: &Home, cores: &[usize]) -> Result<(), GroupError> {
-    if home.ranks {
-        set(folder, "cpu.idle", "1")?;
-    }
-    if home.confines {
-        // A new group of version 1 has no memory, and takes no member without.
-        if let Ok(memory) = fs::read_to_string(home.folder.join("cpuset.mems"))
-            && !memory.trim().is_empty()
-        {
-            set(folder, "cpuset.mems", memory.trim())?;
-        }
-        let list = cores.iter().map(usize::to_string).collect::<Vec<_>>().join(",");
-        set(folder, "cpuset.cpus", &list)?;
-    }
-    Ok(())
-}
-
-fn set(folder: &Path, name: &str, value: &str) -> Result<(), GroupError> {
-    let file = folder.join(name);
-    write_existing(&file, value).map_err(|error| GroupError::new("write", &file, error))
-}
-
 /// Writes a file that is there: in a folder that is no control group none may be made.
 fn write_existing(file: &Path, value: &str) -> io::Result<()> {
     OpenOptions::new().write(true).open(file)?.write_all(value.as_bytes())
@@ -322,10 +309,30 @@ impl Drop for Scope {
 }
 
 /// Returns the processes of a group.
-#[must_use]
-pub fn members(folder: &Path) -> Vec<i32> {
+fn members(folder: &Path) -> Vec<i32> {
     let text = fs::read_to_string(folder.join("cgroup.procs")).unwrap_or_default();
     text.lines().filter_map(|line| line.trim().parse().ok()).collect()
+}
+
+/// Returns the processes of a group and of those within it: in version 2 a group with groups has
+/// none of its own.
+#[must_use]
+pub fn members_within(folder: &Path) -> Vec<i32> {
+    within(folder, DEEPEST).iter().flat_map(|group| members(group)).collect()
+}
+
+/// Returns a group behind those within it.
+fn within(folder: &Path, depth: u32) -> Vec<PathBuf> {
+    let inner = if depth > 0 { folders(folder) } else { Vec::new() };
+    let inner = inner.iter().flat_map(|inner| within(inner, depth - 1));
+    inner.chain([folder.to_owned()]).collect()
+}
+
+/// Returns the folders in one. Links such as `cpu -> cpu,cpuacct` are not followed.
+fn folders(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+    folders.map(|entry| entry.path()).collect()
 }
 
 /// Moves a process to a group.
@@ -333,21 +340,35 @@ fn put(folder: &Path, pid: i32) -> io::Result<()> {
     write_existing(&folder.join("cgroup.procs"), &pid.to_string())
 }
 
-/// Gives the members of a scope back and removes it.
+/// Gives the members of a scope back and removes it, with the groups that they have made there.
 fn remove(scope: &Path) -> io::Result<()> {
     let (home, _) = home_of(scope).ok_or(ErrorKind::InvalidInput)?;
     for _ in 0..ROUNDS {
-        for pid in members(scope) {
+        for pid in members_within(scope) {
             // One that has ended needs no home.
-            let _ = put(&home, pid);
+            let _ = put(&standing(&home, scope), pid);
         }
-        match fs::remove_dir(scope) {
+        let ended = |group: &PathBuf| match fs::remove_dir(group) {
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
+            result => result,
+        };
+        match within(scope, DEEPEST).iter().try_for_each(ended) {
             Err(error) if error.kind() == ErrorKind::ResourceBusy => sleep(BETWEEN_ROUNDS),
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
             result => return result,
         }
     }
     Err(ErrorKind::ResourceBusy.into())
+}
+
+/// Returns the group for the members of a scope whose home may have been removed, as systemd
+/// removes one without processes: in version 2 it is made anew, since a group with groups takes no
+/// process; in version 1 the one above takes them.
+fn standing(home: &Path, scope: &Path) -> PathBuf {
+    let has_type = scope.join("cgroup.type").exists();
+    if home.is_dir() || has_type && fs::create_dir(home).is_ok() {
+        return home.to_owned();
+    }
+    home.ancestors().find(|folder| folder.is_dir()).unwrap_or(home).to_owned()
 }
 
 /// Removes the scopes of processes that were killed. Returns in words what was done.
@@ -385,11 +406,8 @@ fn repair_below(root: &Path, is_running: impl Fn(Maker) -> bool) -> Result<Strin
 
 /// Returns the folders of all scopes below one.
 fn scopes(folder: &Path, depth: u32) -> Vec<PathBuf> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    // Links such as `cpu -> cpu,cpuacct` are not followed.
-    let folders = entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
     let mut found = Vec::new();
-    for path in folders.map(|entry| entry.path()) {
+    for path in folders(folder) {
         if home_of(&path).is_some() {
             found.push(path);
         } else if depth > 0 {
