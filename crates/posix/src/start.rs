@@ -49,7 +49,7 @@ static LISTENING: SpinLock<Vec<Place>> = SpinLock::new(Vec::new());
 static AT_LOAD: extern "C" fn() = at_load;
 
 extern "C" fn at_load() {
-    resident::keep_environment();
+    resident::prepare();
     // SAFETY: the function lives as long as the process.
     unsafe { libc::pthread_atfork(None, None, Some(forget)) };
 }
