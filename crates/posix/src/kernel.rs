@@ -199,8 +199,8 @@ pub fn start_thread() -> Option<i32> {
     Some(all)
 }
 
-/// Runs `start`, which starts a thread, with signals blocked: the thread takes none of the program's
-/// but faults.
+/// Runs `start`, which starts a thread, with signals blocked: the thread takes none of the
+/// program's but faults.
 fn without_signals<R>(start: impl FnOnce() -> R) -> R {
     use libc::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
     let mut blocked = core::mem::MaybeUninit::uninit();

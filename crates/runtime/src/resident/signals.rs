@@ -1,4 +1,5 @@
-//! Signals of the calling OS thread, by system call: the C library hides its own from its functions.
+//! Signals of the calling OS thread, by system call: the C library hides its own from its
+//! functions.
 //!
 //! Owns sets of signals as the kernel has them, one bit each, and what a signal does.
 
