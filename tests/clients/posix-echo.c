@@ -9,6 +9,7 @@
  *                          of its input
  *
  * Each runs until its input ends, or SIGTERM, after which it prints "terminated". */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -30,11 +31,13 @@ static void check(long result, const char *what) {
     exit(1);
 }
 
-/* Waits for one of the descriptors; ends the program after SIGTERM. */
+/* Waits for one of the descriptors; ends the program after SIGTERM, which comes during a wait only. */
 static void await(struct pollfd *all, int count) {
+    sigset_t none;
+    sigemptyset(&none);
     while (!terminated) {
-        if (poll(all, count, -1) > 0) return;
-        if (errno != EINTR) check(-1, "poll");
+        if (ppoll(all, count, 0, &none) > 0) return;
+        if (errno != EINTR) check(-1, "ppoll");
     }
     puts("terminated");
     exit(0);
@@ -109,6 +112,10 @@ static void ask(const char *ip, const char *port) {
 
 int main(int count, char **words) {
     struct sigaction action = {.sa_handler = on_term};
+    sigset_t term;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    sigprocmask(SIG_BLOCK, &term, 0);
     setvbuf(stdout, 0, _IOLBF, 0);
     sigaction(SIGTERM, &action, 0);
     if (count == 4 && !strcmp(words[1], "ask")) ask(words[2], words[3]);
