@@ -1,6 +1,6 @@
-//! Hand-offs between threads of Rust's standard library: `handoff TURNS`. Four threads take turns by
-//! a mutex and a condition variable each. Each looks for a client of a listener first, so that under
-//! `tailwater run --posix` it runs on a lent core. Prints nanoseconds a hand-off.
+//! Hand-offs between threads of Rust's standard library: `handoff TURNS`. Four threads take turns
+//! by a mutex and a condition variable each. Each looks for a client of a listener first, so that
+//! under `tailwater run --posix` it runs on a lent core. Prints nanoseconds a hand-off.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::sync::{Barrier, Condvar, Mutex};
