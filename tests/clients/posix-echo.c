@@ -2,12 +2,14 @@
  *
  *   posix-echo serve       prints "started", waits for a line of input, listens at a free port of
  *                          all addresses, prints "port N", and echoes
- *   posix-echo daemon      the same in a child that leads a session, after its parent has ended;
+ *   posix-echo serve6      the same over IPv6 alone (IPV6_V6ONLY)
+ *   posix-echo daemon      as serve, in a child that leads a session, after its parent has ended;
  *                          prints "pid N" first
  *   posix-echo ask IP PORT connects, prints "connected", and prints what comes back for each line
  *                          of its input
  *
  * Each runs until its input ends, or SIGTERM, after which it prints "terminated". */
+#define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/in.h>
@@ -29,11 +31,13 @@ static void check(long result, const char *what) {
     exit(1);
 }
 
-/* Waits for one of the descriptors; ends the program after SIGTERM. */
+/* Waits for one of the descriptors; ends the program after SIGTERM, which comes during a wait only. */
 static void await(struct pollfd *all, int count) {
+    sigset_t none;
+    sigemptyset(&none);
     while (!terminated) {
-        if (poll(all, count, -1) > 0) return;
-        if (errno != EINTR) check(-1, "poll");
+        if (ppoll(all, count, 0, &none) > 0) return;
+        if (errno != EINTR) check(-1, "ppoll");
     }
     puts("terminated");
     exit(0);
@@ -60,19 +64,22 @@ static int echo(int fd) {
     return 1;
 }
 
-static void serve(void) {
+static void serve(int family) {
     struct pollfd all[MOST] = {{.fd = 0, .events = POLLIN}};
-    struct sockaddr_in at = {.sin_family = AF_INET};
-    socklen_t size = sizeof at;
+    /* The port of an address of IPv6 is where that of IPv4 has it. */
+    struct sockaddr_in6 at = {.sin6_family = family};
+    socklen_t size = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof at;
     char line[100];
-    int count = 2;
+    int count = 2, only = 1;
     puts("started");
     input(line, sizeof line);
-    all[1] = (struct pollfd){socket(AF_INET, SOCK_STREAM, 0), POLLIN, 0};
+    all[1] = (struct pollfd){socket(family, SOCK_STREAM, 0), POLLIN, 0};
+    if (family == AF_INET6)
+        check(setsockopt(all[1].fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof only), "IPV6_V6ONLY");
     check(bind(all[1].fd, (void *)&at, size), "bind");
     check(listen(all[1].fd, MOST), "listen");
     check(getsockname(all[1].fd, (void *)&at, &size), "getsockname");
-    printf("port %d\n", ntohs(at.sin_port));
+    printf("port %d\n", ntohs(at.sin6_port));
     for (;;) {
         await(all, count);
         if (all[0].revents) exit(0);
@@ -105,6 +112,10 @@ static void ask(const char *ip, const char *port) {
 
 int main(int count, char **words) {
     struct sigaction action = {.sa_handler = on_term};
+    sigset_t term;
+    sigemptyset(&term);
+    sigaddset(&term, SIGTERM);
+    sigprocmask(SIG_BLOCK, &term, 0);
     setvbuf(stdout, 0, _IOLBF, 0);
     sigaction(SIGTERM, &action, 0);
     if (count == 4 && !strcmp(words[1], "ask")) ask(words[2], words[3]);
@@ -115,5 +126,5 @@ int main(int count, char **words) {
         check(setsid(), "setsid");
         printf("pid %d\n", getpid());
     }
-    serve();
+    serve(count == 2 && !strcmp(words[1], "serve6") ? AF_INET6 : AF_INET);
 }

@@ -118,7 +118,7 @@ impl Listener {
     }
 
     fn listen(&self) -> Option<TcpListener> {
-        let options = TcpOptions::new().backlog(self.backlog);
+        let options = TcpOptions::new().backlog(self.backlog).only_v6(!self.takes_both);
         let any4 = SocketAddr::from(([0; 4], self.address.port()));
         let result = options.listen(self.address);
         match if self.takes_both { result.or_else(|_| options.listen(any4)) } else { result } {
@@ -129,8 +129,7 @@ impl Listener {
                 start::note_listening(Transport::Tcp, at, self.takes_both);
                 Some(tcp)
             }
-            // The listener for all IPv6 addresses takes IPv4, too: the program's other one of the
-            // same port has nothing left to take.
+            // The program's other listener of the port takes all clients (`SO_REUSEPORT`).
             Err(error)
                 if error.kind() == io::ErrorKind::AddrInUse
                     && start::listens_on(Transport::Tcp, self.address.port()) =>

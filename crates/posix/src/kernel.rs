@@ -160,7 +160,7 @@ impl Drop for Kernel {
 }
 
 /// Starts the thread unless it runs; returns the kernel's set over all sets.
-fn start_thread() -> Option<i32> {
+pub fn start_thread() -> Option<i32> {
     let all = ALL.load(Ordering::Acquire);
     if all >= 0 {
         return Some(all);
@@ -184,7 +184,9 @@ fn start_thread() -> Option<i32> {
         return None;
     }
     let spawned = tailwater::blocking(|| {
-        std::thread::Builder::new().name("tailwater/kernel".to_owned()).spawn(move || run(all))
+        without_signals(|| {
+            std::thread::Builder::new().name("tailwater/kernel".to_owned()).spawn(move || run(all))
+        })
     });
     if spawned.is_err() {
         // SAFETY: the descriptor is this function's own.
@@ -195,6 +197,26 @@ fn start_thread() -> Option<i32> {
     // Release: pairs with the Acquire loads above and in `Kernel::drop`.
     ALL.store(all, Ordering::Release);
     Some(all)
+}
+
+/// Runs `start`, which starts a thread, with signals blocked: the thread takes none of the
+/// program's but faults.
+fn without_signals<R>(start: impl FnOnce() -> R) -> R {
+    use libc::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
+    let mut blocked = core::mem::MaybeUninit::uninit();
+    let mut before = core::mem::MaybeUninit::uninit();
+    // SAFETY: room for two sets, of which the first is written before it is read.
+    unsafe {
+        libc::sigfillset(blocked.as_mut_ptr());
+        for fault in [SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT] {
+            libc::sigdelset(blocked.as_mut_ptr(), fault);
+        }
+        real::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), before.as_mut_ptr());
+    }
+    let result = start();
+    // SAFETY: the set was written above.
+    unsafe { real::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
+    result
 }
 
 fn run(all: i32) {

@@ -96,8 +96,8 @@ fn poll_or_restart(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usiz
             wait = Some(Wait::new(fds, &files).ok_or(libc::ENOMEM)?);
             continue;
         };
-        if let Waited::Interrupted { restarts } = wait.lasts(left) {
-            return Err(if restarts { ERESTART } else { libc::EINTR });
+        if let Waited::Interrupted(interrupted) = wait.lasts(left) {
+            return Err(if interrupted.restarts { ERESTART } else { libc::EINTR });
         }
     }
 }
@@ -109,8 +109,8 @@ fn poll_kernel(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize, E
         tv_nsec: time.subsec_nanos().into(),
     });
     let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-    if timeout != Some(Duration::ZERO) {
-        resident::go_home();
+    if timeout != Some(Duration::ZERO) && resident::go_home().is_some() {
+        return Err(libc::EINTR);
     }
     // SAFETY: a slice of pollfds; no mask.
     let found = unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as u64, time, core::ptr::null()) };

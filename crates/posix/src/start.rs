@@ -3,7 +3,7 @@
 //! Owns the state of the process: nothing is started before the first socket that is served; a
 //! forked child of a process with a runtime has none, and all its descriptors are the kernel's.
 
-use crate::{forked, own, real};
+use crate::{forked, kernel, own, real};
 use core::cell::Cell;
 use core::net::IpAddr;
 use core::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -49,7 +49,7 @@ static LISTENING: SpinLock<Vec<Place>> = SpinLock::new(Vec::new());
 static AT_LOAD: extern "C" fn() = at_load;
 
 extern "C" fn at_load() {
-    resident::keep_environment();
+    resident::prepare();
     // SAFETY: the function lives as long as the process.
     unsafe { libc::pthread_atfork(None, None, Some(forget)) };
 }
@@ -110,6 +110,9 @@ fn launch() -> bool {
         say(&format!("{error}; this program goes on with Linux's network alone"));
         return false;
     }
+    // On this ordinary thread: on a kthread, another thread of the runtime would have to start it,
+    // and would allocate by the program's `malloc` (see `resident::prepare`). Tried again later.
+    let _ = kernel::start_thread();
     own::open_descriptors().into_iter().filter(|fd| !before.contains(fd)).for_each(own::add);
     // After the runtime's own entry, so that it runs before that: the end of the process is a
     // matter of the OS thread. SAFETY: the function lives as long as the process.

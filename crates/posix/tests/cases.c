@@ -19,6 +19,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
@@ -1063,6 +1064,7 @@ int main(int count, char **arguments) {
     copy_cases();
     port_cases();
     interrupted_cases();
+    early_signal_cases();
     privilege_cases();
     become(arguments[1]);
 }

@@ -220,6 +220,59 @@ static void interrupted_cases(void) {
     drop(s);
 }
 
+static void wait_somehow(int how, int fd, int set) {
+    struct pollfd one = {fd, POLLIN, 0};
+    struct epoll_event event;
+    fd_set reads;
+    FD_ZERO(&reads);
+    FD_SET(fd, &reads);
+    if (how == 0) poll(&one, 1, -1);
+    if (how == 1) ppoll(&one, 1, 0, 0);
+    if (how == 2) select(fd + 1, &reads, 0, 0, 0);
+    if (how == 3) epoll_wait(set, &event, 1, -1);
+    if (how == 4) read(fd, &event, 1);
+    if (how == 5) pause();
+    if (how == 6) sleep(1000);
+    if (how == 7) waitpid(-1, 0, 0);
+}
+
+/* Programs look at a flag before they wait, which a handler sets. A handler that has not run then ends
+ * the wait, though its signal came before. */
+static void early_signal_cases(void) {
+    static const char *const names[] = {"poll", "ppoll", "select", "epoll_wait", "read", "pause", "sleep", "waitpid"};
+    struct sigaction action = {.sa_handler = on_signal};
+    int s[2], pipes[2], set = epoll_create1(0);
+    /* 1: the child is to send the signal; 2: it has. */
+    volatile int *turn = mmap(0, sizeof *turn, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t child = fork();
+    if (child == 0)
+        for (;; usleep(100))
+            if (*turn == 1) {
+                kill(getppid(), SIGALRM);
+                *turn = 2;
+            }
+    sigaction(SIGALRM, &action, 0);
+    pair(s);
+    if (pipe(pipes)) abort();
+    add(set, pipes[0], EPOLLIN, 1);
+    for (int how = 0; how < 8; how++) {
+        signals = 0;
+        /* On a lent core from here on. */
+        put(s[0], "x");
+        take(s[1], 1);
+        *turn = 1;
+        while (*turn != 2) {}
+        if (!signals) wait_somehow(how, pipes[0], set);
+        line("a signal before %s, handlers: %d", names[how], (int)signals);
+    }
+    kill(child, SIGKILL);
+    waitpid(child, 0, 0);
+    drop(s);
+    close(set);
+    close(pipes[0]);
+    close(pipes[1]);
+}
+
 /* Becomes the program anew, which has the listener, and no connection. */
 static void become(const char *milliseconds) {
     char number[20];

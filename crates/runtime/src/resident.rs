@@ -14,6 +14,8 @@
 //! context rings (`RING`), or a signal comes that the context has not blocked. A signal without a
 //! handler is handled there. For one with a handler the context's `wait` is interrupted; it goes
 //! home, where the kernel runs the handler on the context's own stack, as it would have. A context
+//! that goes home to wait in the kernel learns whether handlers ran ([`Interrupted`]): the program
+//! has made its call before them, and the wait would not end. A context
 //! that does not wait within `PATIENCE` gets the handler run at home, beside it. The C library's
 //! own, for changes of the user, needs the context's thread-local block: it waits for the context.
 //!
@@ -22,8 +24,8 @@
 //! | `home_rsp` | the home, as it leaves for its context | the context, as it enters |
 //! | `mask` | the context at home, before it enters | the home |
 //! | `returning` | the context, with preemption off, before it leaves its kthread | the home |
-//! | `signalled` | true by the home; false by the home when the context is back | the context, around a wait |
-//! | `restarts` | true by the home when the context is back; false by the home for a handler without `SA_RESTART` | the context, after it read `signalled` |
+//! | `signalled` | true by the home; false by the context when it is back | the context, around a wait |
+//! | `restarts` | true by the context when it is back; false by the home for a handler without `SA_RESTART` | the context, after it read `signalled` |
 //! | `waits` | the context, around a wait for a poller | the home |
 //! | `word` | the context, around a wait for a word of the C library: its address, else 0 | the home |
 //!
@@ -35,6 +37,8 @@
 //! # fork
 //! The child has the thread that called `fork`, at home, and no runtime: `enter` fails there.
 
+mod signals;
+
 use crate::config::{RuntimeBuilder, sources};
 use crate::error::StartError;
 use crate::ground::guard::{NoPreempt, inside, set_inside};
@@ -42,15 +46,15 @@ use crate::ground::memory::{PAGE, guard_page, map};
 use crate::ground::spin::SpinLock;
 use crate::ground::{arch, tls};
 use crate::readiness::{Events, Poller};
-use crate::records::identity;
 use crate::records::runtime::started;
 use crate::records::uthread::{Runnable, Uthread};
+use crate::records::{atexit, identity};
 use crate::verbs::credentials;
 use crate::verbs::ready::inject;
 use crate::verbs::switch::{Why, next_context};
 use core::cell::Cell;
-use core::mem::MaybeUninit;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
+use signals::{Disposition, FAULTS, bit, disposition, next_signal, pending, set_mask};
 use std::ffi::OsString;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -63,15 +67,6 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// The signal that a context sends its home when it returns. Ignored by default, and the handler of
 /// the runtime ignores it on ordinary threads.
 pub const RING: i32 = PREEMPT_SIGNAL;
-
-/// Signals that mean an error of the running code, which the kernel sends to the thread itself.
-const FAULTS: u64 = bit(libc::SIGSEGV)
-    | bit(libc::SIGBUS)
-    | bit(libc::SIGFPE)
-    | bit(libc::SIGILL)
-    | bit(libc::SIGTRAP)
-    | bit(libc::SIGSYS)
-    | bit(libc::SIGABRT);
 
 /// False before the runtime is started, and in a forked child.
 static RUNS: AtomicBool = AtomicBool::new(false);
@@ -107,14 +102,12 @@ unsafe impl Send for Resident {}
 // SAFETY: as above; the other fields have their own rules, in the module documentation.
 unsafe impl Sync for Resident {}
 
-const fn bit(signal: i32) -> u64 {
-    1 << (signal - 1)
-}
-
-/// Keeps the environment's variables of the runtime as they are now: a program may replace its
-/// environment before the runtime starts.
-pub fn keep_environment() {
+/// Prepares for a runtime that may be started later; when the library is loaded. Keeps the
+/// environment's variables of the runtime as they are now, since a program may replace its
+/// environment, and the runtime's threads from allocating by the program's `malloc`.
+pub fn prepare() {
     sources::keep_environment();
+    atexit::keep_all();
 }
 
 /// Returns a variable of the runtime's, as it was kept.
@@ -221,17 +214,31 @@ fn enter_from_home() -> bool {
     true
 }
 
-/// Moves the caller's context back to its OS thread, where handlers of signals run that came
-/// meanwhile. Does nothing unless the caller [is away](is_away).
-pub fn go_home() {
-    if let Some(mask) = go_home_unseen() {
-        set_mask(mask.load(Ordering::Relaxed));
-    }
+/// Handlers of signals have run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Interrupted {
+    /// True if all of them have `SA_RESTART`: a call that Linux restarts goes on (signal(7)).
+    pub restarts: bool,
 }
 
-/// As [`go_home`], but signals stay blocked. Returns the mask that opens them, for the caller to
-/// set; `None` unless the caller was away.
-pub(crate) fn go_home_unseen() -> Option<&'static AtomicU64> {
+/// Moves the caller's context back to its OS thread, where handlers of signals run that came
+/// meanwhile; returns whether any did. Does nothing unless the caller [is away](is_away).
+pub fn go_home() -> Option<Interrupted> {
+    let home = go_home_unseen()?;
+    set_mask(home.mask.load(Ordering::Relaxed));
+    home.interrupted
+}
+
+/// A context at home, with signals blocked.
+pub(crate) struct Home {
+    /// The mask that opens them, for the context to set.
+    pub mask: &'static AtomicU64,
+    /// What the handlers were that have run beside the context, and that the mask lets run.
+    pub interrupted: Option<Interrupted>,
+}
+
+/// As [`go_home`], but signals stay blocked; `None` unless the caller was away.
+pub(crate) fn go_home_unseen() -> Option<Home> {
     if !RUNS.load(Ordering::Relaxed) || !inside() {
         return None;
     }
@@ -255,7 +262,29 @@ pub(crate) fn go_home_unseen() -> Option<&'static AtomicU64> {
         core::mem::forget(guard);
         set_inside(false);
     }
-    Some(&me.mask)
+    Some(Home { mask: &me.mask, interrupted: me.interruption() })
+}
+
+impl Resident {
+    /// Returns what the handlers were that have run at home since the context left, and those that
+    /// its mask lets run now; forgets the former. Called by the context, at home.
+    fn interruption(&self) -> Option<Interrupted> {
+        let beside = self.signalled.swap(false, Ordering::SeqCst);
+        let mut restarts = self.restarts.swap(true, Ordering::Relaxed);
+        let mut any = beside;
+        let mut due = pending() & !self.mask.load(Ordering::Relaxed) & !FAULTS;
+        while due != 0 {
+            let signal = due.trailing_zeros() as i32 + 1;
+            due &= due - 1;
+            if let Some(Disposition::Handler { restarts: one }) = disposition(signal)
+                && signal != RING
+            {
+                any = true;
+                restarts &= one;
+            }
+        }
+        any.then_some(Interrupted { restarts })
+    }
 }
 
 /// Runs `f` at home. The caller stays there until it enters again.
@@ -278,10 +307,7 @@ pub enum Waited {
     /// As [`Poller::wait`], with this number of events.
     Events(usize),
     /// Handlers of signals have run, at home, where the caller is now.
-    Interrupted {
-        /// True if all of them have `SA_RESTART`: a call that Linux restarts goes on (signal(7)).
-        restarts: bool,
-    },
+    Interrupted(Interrupted),
 }
 
 /// Waits as [`Poller::wait`], until a handler is to run besides.
@@ -296,13 +322,11 @@ pub fn wait(poller: &Arc<Poller>, events: &mut Events, timeout: Option<Duration>
     let found = poller.wait(events, if before { Some(Duration::ZERO) } else { timeout });
     let poller = me.waits.lock().take();
     drop(poller);
-    if me.signalled.load(Ordering::SeqCst) {
-        // The home forgets it when this context is back.
-        let restarts = me.restarts.load(Ordering::Relaxed);
-        go_home();
-        if found == 0 {
-            return Waited::Interrupted { restarts };
-        }
+    if me.signalled.load(Ordering::SeqCst)
+        && let Some(interrupted) = go_home()
+        && found == 0
+    {
+        return Waited::Interrupted(interrupted);
     }
     Waited::Events(found)
 }
@@ -312,7 +336,7 @@ pub fn wait(poller: &Arc<Poller>, events: &mut Events, timeout: Option<Duration>
 #[cfg(feature = "libc-waits")]
 pub(crate) struct Arrived {
     pub mask: &'static AtomicU64,
-    /// As in [`Waited::Interrupted`].
+    /// As in [`Interrupted`].
     pub restarts: bool,
 }
 
@@ -333,9 +357,11 @@ pub(crate) fn wait_for_word(
     if !me.signalled.load(Ordering::SeqCst) {
         return (result, None);
     }
-    // The home forgets it when this context is back.
-    let restarts = me.restarts.load(Ordering::Relaxed);
-    (result, go_home_unseen().map(|mask| Arrived { mask, restarts }))
+    let arrived = go_home_unseen().map(|home| {
+        let restarts = home.interrupted.is_none_or(|interrupted| interrupted.restarts);
+        Arrived { mask: home.mask, restarts }
+    });
+    (result, arrived)
 }
 
 /// Returns whether `address` is code of the C library or the dynamic linker.
@@ -434,8 +460,6 @@ unsafe extern "sysv64" fn keep_home(me: *mut u8) -> ! {
             // below that of a signal which cancels the thread, and could not be unwound.
             next_signal(bit(RING), None);
         }
-        me.signalled.store(false, Ordering::SeqCst);
-        me.restarts.store(true, Ordering::Relaxed);
         // SAFETY: 1. `claim` gave this thread the right to resume it. 2. Both are never freed. 3.
         // The record's own. 4. An ordinary thread.
         unsafe { arch::switch(me.home_rsp.as_ptr(), rsp, me.unused.as_ptr(), record.fs()) };
@@ -498,74 +522,9 @@ fn arrived(me: &Resident, signal: i32, info: &libc::siginfo_t) -> bool {
     true
 }
 
-/// The C library's signal of `pthread_cancel` (nptl(7)).
-const CANCEL: i32 = 32;
-
-/// What a signal does that is not ignored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Disposition {
-    Default,
-    Handler { restarts: bool },
-}
-
-/// Returns what a signal does; `None` if it is ignored.
-fn disposition(signal: i32) -> Option<Disposition> {
-    let mut action = MaybeUninit::<[usize; 4]>::zeroed();
-    let none = core::ptr::null::<u8>();
-    // SAFETY: the kernel writes a sigaction of its own layout, four words of which the first is the
-    // handler and the second has the flags (arch/x86/include/uapi/asm/signal.h). The C library
-    // refuses its internal signals.
-    let [handler, flags, ..] = unsafe {
-        libc::syscall(libc::SYS_rt_sigaction, signal, none, action.as_mut_ptr(), size_of::<u64>());
-        action.assume_init()
-    };
-    let quiet = [libc::SIGCHLD, libc::SIGCONT, libc::SIGURG, libc::SIGWINCH].contains(&signal);
-    match handler {
-        libc::SIG_IGN => None,
-        libc::SIG_DFL if quiet => None,
-        libc::SIG_DFL => Some(Disposition::Default),
-        // A cancelled wait returns to the C library, which ends the thread there: glibc 2.41 does
-        // not while it is in another library's code.
-        _ => {
-            let restarts = flags & libc::SA_RESTART as usize != 0 && signal != CANCEL;
-            Some(Disposition::Handler { restarts })
-        }
-    }
-}
-
-/// Takes a pending signal of `set`, or waits for one; `None` if `timeout` passes first.
-fn next_signal(set: u64, timeout: Option<Duration>) -> Option<(i32, libc::siginfo_t)> {
-    let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-    let time = timeout.map(|time| libc::timespec {
-        tv_sec: time.as_secs() as libc::time_t,
-        tv_nsec: time.subsec_nanos().into(),
-    });
-    let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-    // SAFETY: the kernel reads a set of the size that is passed and writes a siginfo. By system
-    // call: the C library's hides its internal signals.
-    unsafe {
-        let size = size_of::<u64>();
-        let signal =
-            libc::syscall(libc::SYS_rt_sigtimedwait, &raw const set, info.as_mut_ptr(), time, size) as i32;
-        (signal > 0).then(|| (signal, info.assume_init()))
-    }
-}
-
 /// Wakes the home.
 fn ring(me: &Resident) {
     let tid = me.home_tid.load(Ordering::Relaxed);
     // SAFETY: a signal to a thread of this process, which waits for it: it cannot fail.
     unsafe { libc::syscall(libc::SYS_tgkill, libc::getpid(), tid, RING) };
-}
-
-/// Replaces the calling OS thread's signal mask; returns the previous one.
-fn set_mask(mask: u64) -> u64 {
-    let mut before = 0_u64;
-    let size = size_of::<u64>();
-    // SAFETY: the kernel reads and writes sets of the size that is passed. By system call: the C
-    // library's leaves its internal signals out.
-    unsafe {
-        libc::syscall(libc::SYS_rt_sigprocmask, libc::SIG_SETMASK, &raw const mask, &raw mut before, size)
-    };
-    before
 }

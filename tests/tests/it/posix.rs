@@ -15,7 +15,7 @@ use tailwater_testkit::{
     PATIENCE, Program, binary, eventually, has_two_cpus, is_installed, is_running, run, socket_name, text,
     unless_too_busy, until,
 };
-use tailwater_tests::Bench;
+use tailwater_tests::{Bench, start_iokernel, turn};
 
 /// `tailwater` with the library beside it, as they are installed, and the program.
 struct Installed(tempfile::TempDir);
@@ -226,6 +226,51 @@ fn without_an_iokernel_a_server_says_so_and_goes_on_with_linux() {
         let (mut server, port) = installed.serve(&socket_name("posix-none"), Ipv4Addr::new(10, 77, 0, 54));
         server.error_line_with("goes on with Linux's network alone");
         OnLinux::connect(port).ask("Linux");
+        server.terminate();
+        Ok(())
+    });
+}
+
+#[test]
+fn a_listener_of_ipv6_alone_is_not_reached_by_ipv4() {
+    with_programs(|installed| {
+        let bench = Bench::start(|_| (), vec![]);
+        let ip = Ipv4Addr::new(10, 77, 0, 56);
+        let mut server = installed.start(bench.socket(), &["--ip", &ip.to_string()], &["serve6"]);
+        let port = server.listen().to_string();
+        until("the server registers", || is_registered(&bench, server.pid()));
+        let mut client = installed.start(bench.socket(), &[], &["ask", &ip.to_string(), &port]);
+        let said = client.line();
+        if client.errors().contains("goes on with Linux's network") {
+            return Err(client.errors());
+        }
+        assert_eq!(said, None, "the client is connected");
+        client.error_line_with("Connection refused");
+        server.terminate();
+        Ok(())
+    });
+}
+
+#[test]
+fn programs_survive_the_end_of_the_iokernel_and_go_on_at_the_next() {
+    with_programs(|installed| {
+        let _turn = turn();
+        let socket = socket_name("posix-restart");
+        let mut iokernel = start_iokernel(&socket, &[]);
+        let ip = Ipv4Addr::new(10, 77, 0, 55);
+        let (mut server, port) = installed.serve(&socket, ip);
+        let mut client = installed.connect(&socket, &server, ip, port)?;
+        client.ask("before");
+        let mut on_linux = OnLinux::connect(port);
+        iokernel.kill();
+        server.error_line_with("lost the IOKernel");
+        on_linux.ask("without an IOKernel");
+        client.write("across");
+        let _next = start_iokernel(&socket, &[]);
+        server.error_line_with("attached to the IOKernel");
+        assert_eq!(client.line().as_deref(), Some("across"), "{}", client.errors());
+        on_linux.ask("after");
+        client.terminate();
         server.terminate();
         Ok(())
     });

@@ -51,6 +51,11 @@ pub struct Prepared<'s> {
 /// # Errors
 /// [`PatchError`]; the library is as it was then.
 pub fn prepare<'s>(sites: &'s [Site], library: &Range<u64>) -> Result<Prepared<'s>, PatchError> {
+    if sites.is_empty() {
+        // As in the libpthread.so.0 of glibc 2.34 and later, which older programs load. The kernel
+        // maps no empty memory.
+        return Ok(Prepared { sites, jumps: Vec::new(), pages: BTreeSet::new() });
+    }
     let size = (sites.len() * MAX_STUB).next_multiple_of(PAGE);
     let base = map_near(library, size)?;
     let (mut code, mut jumps, mut pages) = (Vec::with_capacity(size), Vec::new(), BTreeSet::new());
@@ -136,5 +141,17 @@ impl Drop for Prepared<'_> {
     fn drop(&mut self) {
         // Refused or not, the code is complete, or as it was.
         let _ = self.protect(MprotectFlags::READ | MprotectFlags::EXEC);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_without_sites_needs_no_memory() {
+        // There is none to map near it.
+        let nowhere = 0..PAGE as u64;
+        assert!(prepare(&[], &nowhere).is_ok());
     }
 }

@@ -2,7 +2,7 @@
 
 use super::socket::{Settings, Socket};
 use crate::platform::{Guard, Lock, Platform, Waiters};
-use crate::udp::endpoint::{covers, overlap};
+use crate::udp::endpoint::covers;
 use alloc::collections::{BTreeMap, VecDeque};
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -30,6 +30,35 @@ pub enum ListenError {
     /// All ephemeral ports are taken.
     #[error("no ephemeral TCP port is free on {0}: close listeners")]
     NoPort(IpAddr),
+}
+
+/// The addresses at which a listener takes connections.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reach {
+    /// Its address; an unspecified one stands for all of the stack.
+    pub local: SocketAddr,
+    /// False if `::` stands for IPv4, too (RFC 3493 section 5.3, `IPV6_V6ONLY`).
+    pub only_v6: bool,
+}
+
+impl From<SocketAddr> for Reach {
+    /// Returns what Linux has by default: `::` stands for both families.
+    fn from(local: SocketAddr) -> Self {
+        Self { local, only_v6: false }
+    }
+}
+
+impl Reach {
+    /// Returns whether connections to `ip` are for this listener.
+    fn takes(self, ip: IpAddr) -> bool {
+        let own = self.local.ip();
+        own == ip || covers(own, ip) && !(self.only_v6 && own.is_ipv6() && ip.is_ipv4())
+    }
+
+    /// Returns whether one of two listeners at a port takes what the other one does.
+    fn overlaps(self, other: Self) -> bool {
+        self.takes(other.local.ip()) || other.takes(self.local.ip())
+    }
 }
 
 /// The locked part of a listening socket.
@@ -82,7 +111,7 @@ impl<P: Platform> ListenInner<P> {
 #[derive(Debug)]
 pub struct Listening<P: Platform> {
     pub(crate) id: u64,
-    local: SocketAddr,
+    reach: Reach,
     pub(crate) backlog: usize,
     handles: AtomicU32,
     /// Settings. Accepted connections take over the time to live alone.
@@ -91,14 +120,8 @@ pub struct Listening<P: Platform> {
 }
 
 impl<P: Platform> Listening<P> {
-    /// Returns a listener with one handle, at `local`.
-    pub(crate) fn new(
-        id: u64,
-        local: SocketAddr,
-        backlog: u32,
-        config: ListenConfig,
-        secret: Secret,
-    ) -> Self {
+    /// Returns a listener with one handle.
+    pub(crate) fn new(id: u64, reach: Reach, backlog: u32, config: ListenConfig, secret: Secret) -> Self {
         let inner = ListenInner {
             listener: Listener::new(config, secret),
             queue: VecDeque::new(),
@@ -109,7 +132,7 @@ impl<P: Platform> Listening<P> {
         };
         Self {
             id,
-            local,
+            reach,
             backlog: backlog.max(1) as usize,
             handles: AtomicU32::new(1),
             settings: Settings::default(),
@@ -125,7 +148,7 @@ impl<P: Platform> Listening<P> {
 
     /// Returns where it listens.
     pub fn local_addr(&self) -> SocketAddr {
-        self.local
+        self.reach.local
     }
 
     /// Counts one more handle.
@@ -165,8 +188,8 @@ impl<P: Platform> Listeners<P> {
     pub fn find(&self, ip: IpAddr, port: u16) -> Option<Arc<Listening<P>>> {
         let ports = self.ports.lock();
         let all = ports.get(&port)?;
-        let exact = all.iter().find(|listening| listening.local.ip() == ip);
-        exact.or_else(|| all.iter().find(|listening| covers(listening.local.ip(), ip))).cloned()
+        let exact = all.iter().find(|listening| listening.local_addr().ip() == ip);
+        exact.or_else(|| all.iter().find(|listening| listening.reach.takes(ip))).cloned()
     }
 
     /// Returns whether there is a listener at `port`, at any address.
@@ -174,9 +197,9 @@ impl<P: Platform> Listeners<P> {
         self.ports.lock().contains_key(&port)
     }
 
-    /// Returns whether a listener may be added at `local`.
-    pub fn is_free(&self, local: SocketAddr) -> bool {
-        self.ports.lock().get(&local.port()).is_none_or(|all| check(all, local).is_ok())
+    /// Returns whether a listener of this reach may be added.
+    pub fn is_free(&self, reach: Reach) -> bool {
+        self.ports.lock().get(&reach.local.port()).is_none_or(|all| check(all, reach).is_ok())
     }
 
     /// Adds a listener.
@@ -185,15 +208,15 @@ impl<P: Platform> Listeners<P> {
     /// [`ListenError`] if its address is taken or its port full.
     pub fn insert(&self, listening: &Arc<Listening<P>>) -> Result<(), ListenError> {
         let mut ports = self.ports.lock();
-        let all = ports.entry(listening.local.port()).or_default();
-        check(all, listening.local)?;
+        let all = ports.entry(listening.reach.local.port()).or_default();
+        check(all, listening.reach)?;
         all.push(Arc::clone(listening));
         Ok(())
     }
 
     pub(crate) fn remove(&self, listening: &Arc<Listening<P>>) {
         let mut ports = self.ports.lock();
-        let port = listening.local.port();
+        let port = listening.reach.local.port();
         let Some(all) = ports.get_mut(&port) else { return };
         all.retain(|other| !Arc::ptr_eq(other, listening));
         if all.is_empty() {
@@ -224,12 +247,12 @@ impl<P: Platform> Listeners<P> {
     }
 }
 
-/// Checks that a listener at `local` may join `all` others at its port.
-fn check<P: Platform>(all: &[Arc<Listening<P>>], local: SocketAddr) -> Result<(), ListenError> {
-    if all.iter().any(|other| overlap(other.local.ip(), local.ip())) {
-        return Err(ListenError::InUse(local));
+/// Checks that a listener may join `all` others at its port.
+fn check<P: Platform>(all: &[Arc<Listening<P>>], reach: Reach) -> Result<(), ListenError> {
+    if all.iter().any(|other| other.reach.overlaps(reach)) {
+        return Err(ListenError::InUse(reach.local));
     }
-    if all.len() >= MAX_PER_PORT { Err(ListenError::Crowded(local.port())) } else { Ok(()) }
+    if all.len() >= MAX_PER_PORT { Err(ListenError::Crowded(reach.local.port())) } else { Ok(()) }
 }
 
 pub(crate) fn add(a: ListenStats, b: ListenStats) -> ListenStats {
@@ -253,21 +276,37 @@ pub(crate) fn add(a: ListenStats, b: ListenStats) -> ListenStats {
 mod tests {
     use super::*;
     use crate::Single;
+    use core::net::Ipv6Addr;
+
+    #[expect(clippy::arc_with_non_send_sync, reason = "the platform has one thread")]
+    fn add(listeners: &Listeners<Single>, reach: impl Into<Reach>) -> Result<(), ListenError> {
+        let secret = Secret([0; 16]);
+        listeners.insert(&Arc::new(Listening::new(0, reach.into(), 1, ListenConfig::default(), secret)))
+    }
 
     #[test]
-    #[expect(clippy::arc_with_non_send_sync, reason = "the platform has one thread")]
     fn a_listener_that_does_not_fit_is_refused_for_what_is_in_its_way() {
         let listeners = Listeners::<Single>::default();
-        let add = |last: u8, port| {
-            let local = SocketAddr::from(([127, 0, 0, last], port));
-            let secret = Secret([0; 16]);
-            listeners.insert(&Arc::new(Listening::new(0, local, 1, ListenConfig::default(), secret)))
-        };
+        let add = |last: u8, port| add(&listeners, SocketAddr::from(([127, 0, 0, last], port)));
         for last in 1..=MAX_PER_PORT as u8 {
             assert_eq!(add(last, 7), Ok(()));
         }
         assert_eq!(add(3, 7), Err(ListenError::InUse(SocketAddr::from(([127, 0, 0, 3], 7)))));
         assert_eq!(add(100, 7), Err(ListenError::Crowded(7)));
         assert_eq!(add(100, 8), Ok(()));
+    }
+
+    #[test]
+    fn a_listener_of_ipv6_alone_leaves_ipv4_to_another_one() {
+        let listeners = Listeners::<Single>::default();
+        let (any4, any6) = (SocketAddr::from(([0; 4], 80)), SocketAddr::from(([0_u16; 8], 80)));
+        let only_v6 = Reach { local: any6, only_v6: true };
+        assert_eq!(add(&listeners, only_v6), Ok(()));
+        let own = |ip: IpAddr| listeners.find(ip, 80).map(|listening| listening.local_addr());
+        assert_eq!(own([10, 0, 0, 1].into()), None);
+        assert_eq!(add(&listeners, any4), Ok(()));
+        assert_eq!(own([10, 0, 0, 1].into()), Some(any4));
+        assert_eq!(own(Ipv6Addr::LOCALHOST.into()), Some(any6));
+        assert_eq!(add(&listeners, any6), Err(ListenError::InUse(any6)), "it takes IPv4, too");
     }
 }

@@ -49,7 +49,7 @@ mod timers;
 
 pub use key::Key;
 pub(crate) use listen::add;
-pub use listen::{DEFAULT_BACKLOG, ListenError, ListenInner, Listeners, Listening};
+pub use listen::{DEFAULT_BACKLOG, ListenError, ListenInner, Listeners, Listening, Reach};
 pub use socket::{Failure, Inner, Refusal, Settings, Socket};
 pub use timers::Due;
 

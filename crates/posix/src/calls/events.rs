@@ -109,8 +109,8 @@ unsafe extern "C" fn epoll_pwait(
     mask: *const sigset_t,
 ) -> c_int {
     let Some((file, _call)) = served(set) else {
-        if ms != 0 {
-            resident::go_home();
+        if ms != 0 && resident::go_home().is_some() {
+            return real::fail(libc::EINTR);
         }
         // SAFETY: the caller's contract.
         return unsafe { real::epoll_pwait(set, events, max, ms, mask) };
@@ -158,7 +158,9 @@ unsafe fn masked(
         return answer_int(wait(time).map(|found| found as c_int));
     }
     let mut before = core::mem::MaybeUninit::<sigset_t>::uninit();
-    resident::go_home();
+    if resident::go_home().is_some() {
+        return real::fail(libc::EINTR);
+    }
     // SAFETY: the caller's contract. Handlers of signals that the mask opens run here.
     let is_over = unsafe {
         let is_over = opens_pending(mask);
@@ -234,7 +236,9 @@ unsafe extern "C" fn ppoll(
     unsafe {
         let fds_here = slice(fds, count);
         if ready::served(fds_here).is_none() {
-            resident::go_home();
+            if resident::go_home().is_some() {
+                return real::fail(libc::EINTR);
+            }
             return real::ppoll(fds, count, time, mask);
         }
         masked(mask, duration(time), |time| ready::poll(fds_here, time))
@@ -311,7 +315,9 @@ unsafe extern "C" fn pselect(
             }
         }
         if ready::served(&fds).is_none() {
-            resident::go_home();
+            if resident::go_home().is_some() {
+                return real::fail(libc::EINTR);
+            }
             return real::pselect(count, reads, writes, excepts, time, mask);
         }
         masked(mask, duration(time), |time| {

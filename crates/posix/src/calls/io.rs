@@ -10,7 +10,7 @@ use libc::{
     msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 use std::io::{IoSlice, IoSliceMut};
-use tailwater::resident;
+use tailwater::resident::{self, Interrupted};
 
 /// Bytes that sendfile(2) copies at once.
 const COPY: usize = 64 * 1024;
@@ -20,9 +20,14 @@ const MAX_BUFFERS: usize = 1024;
 /// Calls the C library for a descriptor of the kernel: at home, if the call may wait. That a
 /// descriptor is ready does not say so: another thread may be first, and a write may need more room
 /// than there is. `flags` are those of recv(2) and send(2).
-pub fn at_kernel<R>(fd: i32, events: c_short, flags: c_int, call: impl FnOnce() -> R) -> R {
-    if resident::is_away() && flags & libc::MSG_DONTWAIT == 0 && may_wait(fd) {
-        resident::go_home();
+pub fn at_kernel<R: From<i8>>(fd: i32, events: c_short, flags: c_int, call: impl FnOnce() -> R) -> R {
+    if resident::is_away()
+        && flags & libc::MSG_DONTWAIT == 0
+        && may_wait(fd)
+        && let Some(Interrupted { restarts: false }) = resident::go_home()
+    {
+        real::fail(libc::EINTR);
+        return R::from(-1);
     }
     let result = call();
     if events == POLLOUT {

@@ -51,7 +51,6 @@ at_home! {
     setns(fd: c_int, kind: c_int) -> c_int;
     setpriority(which: c_uint, who: id_t, priority: c_int) -> c_int;
     unshare(flags: c_int) -> c_int;
-    clock_nanosleep(clock: c_int, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int;
     daemon(stay: c_int, keep: c_int) -> c_int;
     execv(path: *const c_char, arguments: *const *const c_char) -> c_int;
     execve(path: *const c_char, arguments: *const *const c_char, environment: *const *const c_char) -> c_int;
@@ -60,8 +59,6 @@ at_home! {
     exit(status: c_int);
     fork() -> pid_t;
     kill(pid: pid_t, signal: c_int) -> c_int;
-    nanosleep(time: *const timespec, left: *mut timespec) -> c_int;
-    pause() -> c_int;
     pclose(stream: *mut c_void) -> c_int;
     popen(command: *const c_char, mode: *const c_char) -> *mut c_void;
     posix_spawn(pid: *mut pid_t, path: *const c_char, actions: *const c_void, attributes: *const c_void, arguments: *const *mut c_char, environment: *const *mut c_char) -> c_int;
@@ -74,18 +71,8 @@ at_home! {
     sched_setscheduler(pid: pid_t, policy: c_int, parameters: *const c_void) -> c_int;
     sigaltstack(stack: *const stack_t, before: *mut stack_t) -> c_int;
     sigprocmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
-    sigsuspend(mask: *const sigset_t) -> c_int;
-    sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, time: *const timespec) -> c_int;
     sigwait(set: *const sigset_t, signal: *mut c_int) -> c_int;
-    sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> c_int;
-    sleep(seconds: c_uint) -> c_uint;
     system(command: *const c_char) -> c_int;
-    usleep(microseconds: c_uint) -> c_int;
-    wait(status: *mut c_int) -> pid_t;
-    wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
-    wait4(pid: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
-    waitid(kind: c_uint, id: id_t, info: *mut siginfo_t, options: c_int) -> c_int;
-    waitpid(pid: pid_t, status: *mut c_int, options: c_int) -> pid_t;
     // The C library waits until all threads have made these.
     initgroups(user: *const c_char, group: gid_t) -> c_int;
     setegid(id: gid_t) -> c_int;
@@ -97,6 +84,78 @@ at_home! {
     setresuid(real: uid_t, effective: uid_t, saved: uid_t) -> c_int;
     setreuid(real: uid_t, effective: uid_t) -> c_int;
     setuid(id: uid_t) -> c_int;
+}
+
+/// Defines functions that wait in the kernel, which handlers of signals end: also those that ran on
+/// the way home, unless the call does not wait. With `restarted`, handlers with `SA_RESTART` do not
+/// (signal(7)).
+macro_rules! interruptible {
+    (restarted = $restarted:literal; $($name:ident($($arg:ident: $type:ty),*) -> $returned:ty = $result:expr $(, unless $not:expr)?;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $returned {
+                real::real! { $name($($arg: $type),*) -> $returned; }
+                if let Some(interrupted) = resident::go_home()
+                    && !($restarted && interrupted.restarts)
+                    $(&& !$not)?
+                {
+                    return $result;
+                }
+                // SAFETY: the caller's contract.
+                unsafe { $name($($arg),*) }
+            }
+        )*
+    };
+}
+
+interruptible! {
+    restarted = false;
+    clock_nanosleep(clock: c_int, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int = {
+        if flags & libc::TIMER_ABSTIME == 0 {
+            all_left(time, left);
+        }
+        libc::EINTR
+    };
+    nanosleep(time: *const timespec, left: *mut timespec) -> c_int = {
+        all_left(time, left);
+        real::fail(libc::EINTR)
+    };
+    pause() -> c_int = real::fail(libc::EINTR);
+    sigsuspend(mask: *const sigset_t) -> c_int = real::fail(libc::EINTR);
+    sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, time: *const timespec) -> c_int = real::fail(libc::EINTR), unless is_zero(time);
+    sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> c_int = real::fail(libc::EINTR);
+    sleep(seconds: c_uint) -> c_uint = seconds;
+    usleep(microseconds: c_uint) -> c_int = real::fail(libc::EINTR);
+}
+
+interruptible! {
+    restarted = true;
+    wait(status: *mut c_int) -> pid_t = real::fail(libc::EINTR);
+    wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t = real::fail(libc::EINTR), unless at_once(options);
+    wait4(pid: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t = real::fail(libc::EINTR), unless at_once(options);
+    waitid(kind: c_uint, id: id_t, info: *mut siginfo_t, options: c_int) -> c_int = real::fail(libc::EINTR), unless at_once(options);
+    waitpid(pid: pid_t, status: *mut c_int, options: c_int) -> pid_t = real::fail(libc::EINTR), unless at_once(options);
+}
+
+/// Returns whether a wait of this length is none.
+fn is_zero(time: *const timespec) -> bool {
+    // SAFETY: the caller's contract: it is null or valid.
+    unsafe { time.as_ref() }.is_some_and(|time| time.tv_sec == 0 && time.tv_nsec == 0)
+}
+
+/// Returns whether waitpid(2) does not wait.
+fn at_once(options: c_int) -> bool {
+    options & libc::WNOHANG != 0
+}
+
+/// Writes that nothing of a sleep's time has passed.
+fn all_left(time: *const timespec, left: *mut timespec) {
+    // SAFETY: the caller's contract: each is null or valid.
+    unsafe {
+        if !time.is_null() && !left.is_null() {
+            left.write(time.read());
+        }
+    }
 }
 
 /// Returns whether the caller would hold its core while it waited for another thread.

@@ -1,29 +1,20 @@
 //! The table of cases (`tests/cases.c`, `tests/sharing.c`): the same program on Linux and under the
 //! library prints the same, and says what the library alone refuses.
 
-use super::{compiler, library};
+use super::{compile_c, library};
 use std::path::Path;
 use std::process::Command;
 use tailwater_testkit::{PATIENCE, Program};
 
 /// Compiles the table; `None` where that is impossible, which is said.
 fn compile(folder: &Path) -> Option<std::path::PathBuf> {
-    let Some(compiler) = compiler() else {
-        println!("skipped: there is no C compiler (cc, gcc or clang)");
-        return None;
-    };
-    let program = folder.join("cases");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/cases.c");
-    let mut compile = Command::new(compiler);
-    compile.args(["-O1", "-pthread", "-o"]).arg(&program).arg(source);
-    let output = Program::start(&mut compile).finish_within(PATIENCE);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    if errors.contains("strerrorname_np") {
-        println!("skipped: the C library has no strerrorname_np (glibc 2.32 and later do)");
-        return None;
+    match compile_c("cases", folder)? {
+        Err(errors) if errors.contains("strerrorname_np") => {
+            println!("skipped: the C library has no strerrorname_np (glibc 2.32 and later do)");
+            None
+        }
+        compiled => Some(compiled.expect("it compiles")),
     }
-    assert!(output.status.success(), "{errors}");
-    Some(program)
 }
 
 /// Returns the program with the time that it gives what must come, in milliseconds: such a wait

@@ -1,11 +1,13 @@
 //! Tests of the library in programs: each test compiles a C program, or runs one of the machine's,
 //! with and without it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use tailwater_testkit::{PATIENCE, Program};
 
 mod cases;
 mod exports;
+mod heap;
 mod libevent;
 mod page;
 mod stress;
@@ -21,6 +23,22 @@ fn library() -> PathBuf {
 /// Returns a compiler of C, if there is one.
 fn compiler() -> Option<&'static str> {
     installed(["cc", "gcc", "clang"])
+}
+
+/// Compiles a C program of `tests` to the folder; returns its path, or what the compiler says.
+/// `None` without a compiler, which is said.
+fn compile_c(name: &str, folder: &Path) -> Option<Result<PathBuf, String>> {
+    let Some(compiler) = compiler() else {
+        println!("skipped: there is no C compiler (cc, gcc or clang)");
+        return None;
+    };
+    let program = folder.join(name);
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(format!("{name}.c"));
+    let mut compile = Command::new(compiler);
+    compile.args(["-O1", "-pthread", "-o"]).arg(&program).arg(source);
+    let output = Program::start(&mut compile).finish_within(PATIENCE);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    Some(if output.status.success() { Ok(program) } else { Err(errors) })
 }
 
 /// Returns the first of these compilers that is installed.

@@ -368,20 +368,25 @@ pub fn is_user_thread(number: u32) -> bool {
 /// A thread-local destructor, as the C++ ABI has it.
 pub type Destructor = unsafe extern "C" fn(*mut c_void);
 
-/// Thread-local destructors that a user thread has registered, last first.
+/// Thread-local destructors that a thread has registered, last first.
 #[derive(Debug, Default)]
 pub struct Destructors(UnsafeCell<Vec<(Destructor, *mut c_void)>>);
 
-// SAFETY: both methods are for the owning user thread alone, by their contracts.
+// SAFETY: both methods are for the owning thread alone, by their contracts.
 unsafe impl Sync for Destructors {}
 // SAFETY: as above; the owner may run on any OS thread.
 unsafe impl Send for Destructors {}
 
 impl Destructors {
+    /// Returns none.
+    pub const fn new() -> Self {
+        Self(UnsafeCell::new(Vec::new()))
+    }
+
     /// Registers `destructor` for `object`.
     ///
     /// # Safety
-    /// 1. The caller is the user thread that owns the list.
+    /// 1. The caller is the thread that owns the list.
     /// 2. `destructor(object)` may be called once, when the thread ends.
     pub unsafe fn push(&self, destructor: Destructor, object: *mut c_void) {
         // SAFETY: only the owner uses the list (point 1), and nothing called here does.
@@ -391,7 +396,7 @@ impl Destructors {
     /// Runs and forgets all destructors, including those registered meanwhile.
     ///
     /// # Safety
-    /// The caller is the user thread that owns the list, and its closure has returned.
+    /// The caller is the thread that owns the list, and its closure has returned.
     pub unsafe fn run(&self) {
         // SAFETY: only the owner uses the list; the borrow ends before the destructor runs.
         while let Some((destructor, object)) = unsafe { (*self.0.get()).pop() } {

@@ -110,7 +110,7 @@ fn at_home(stack: usize) -> Option<Ruling> {
     if !is_free(stack) {
         return None;
     }
-    resident::go_home_unseen().map(|mask| Ruling { verdict: Verdict::Kernel, mask: Some(mask) })
+    resident::go_home_unseen().map(|home| Ruling { verdict: Verdict::Kernel, mask: Some(home.mask) })
 }
 
 /// Returns the thread that may wait without its core, if the caller is one. `guard` is its only

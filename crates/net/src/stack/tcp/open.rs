@@ -7,7 +7,7 @@ use crate::platform::{Lock, Platform};
 use crate::stack::Stack;
 use crate::tcp::clock::instant;
 use crate::tcp::cookies::Offer;
-use crate::tcp::{Key, ListenError, Listening, Socket};
+use crate::tcp::{Key, ListenError, Listening, Reach, Socket};
 use alloc::sync::Arc;
 use core::net::SocketAddr;
 use core::sync::atomic::Ordering::Relaxed;
@@ -122,26 +122,28 @@ impl<P: Platform> Stack<P> {
         Arc::new(Socket::new(id, flow, self.is_local(flow.remote), connection))
     }
 
-    /// Listens at `local`, an address that [is bindable](Self::is_bindable) and not IPv4-mapped;
-    /// port zero stands for any. The listener has one handle.
+    /// Listens at `reach`, whose address [is bindable](Self::is_bindable) and not IPv4-mapped; port
+    /// zero stands for any. The listener has one handle.
     ///
     /// # Errors
     /// [`ListenError`].
     pub fn listen_tcp(
         &self,
-        local: SocketAddr,
+        reach: impl Into<Reach>,
         backlog: u32,
         config: ListenConfig,
     ) -> Result<Arc<Listening<P>>, ListenError> {
         let mut ports = self.tcp.ports.lock();
-        let mut local = local;
-        if local.port() == 0 {
-            let flow = Flow { local: local.ip(), remote: local.ip(), local_port: 0, remote_port: 0 };
-            let taken = |port| !self.tcp.listeners.is_free(SocketAddr::new(local.ip(), port));
-            local.set_port(ports.choose(&flow, taken).ok_or(ListenError::NoPort(local.ip()))?);
+        let mut reach = reach.into();
+        if reach.local.port() == 0 {
+            let ip = reach.local.ip();
+            let flow = Flow { local: ip, remote: ip, local_port: 0, remote_port: 0 };
+            let at = |port| Reach { local: SocketAddr::new(ip, port), ..reach };
+            let taken = |port| !self.tcp.listeners.is_free(at(port));
+            reach = at(ports.choose(&flow, taken).ok_or(ListenError::NoPort(ip))?);
         }
         let id = self.tcp.next_id.fetch_add(1, Relaxed);
-        let listening = Arc::new(Listening::new(id, local, backlog, config, self.tcp.secrets.numbers));
+        let listening = Arc::new(Listening::new(id, reach, backlog, config, self.tcp.secrets.numbers));
         self.tcp.listeners.insert(&listening)?;
         Ok(listening)
     }

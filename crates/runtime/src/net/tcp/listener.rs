@@ -19,6 +19,7 @@ use core::time::Duration;
 use std::io;
 use std::sync::Arc;
 use tailwater_net::SendError;
+use tailwater_net::tcp::Reach;
 use tailwater_shm::Cycles;
 use tailwater_tcp::listen::ListenConfig;
 
@@ -70,7 +71,7 @@ impl Drop for TcpListener {
 
 impl TcpListener {
     /// Listens at an address. Port 0 means any free port; several addresses are tried in turn.
-    /// `[::]` accepts both families.
+    /// `[::]` accepts both families, unless [`TcpOptions::only_v6`] says otherwise.
     ///
     /// # Errors
     /// [`AddrInUse`](io::ErrorKind::AddrInUse),
@@ -107,7 +108,8 @@ impl TcpListener {
                 fast_open: if options.config.fast_open { options.fast_open_pending as usize } else { 0 },
                 ..ListenConfig::default()
             };
-            let listening = stack.listen_tcp(local, options.backlog, config).map_err(IntoIo::into_io)?;
+            let reach = Reach { local, only_v6: options.only_v6 };
+            let listening = stack.listen_tcp(reach, options.backlog, config).map_err(IntoIo::into_io)?;
             driver::note_bound(local);
             driver::start_timers(stack);
             Ok(Self { stack, listening, mapped })

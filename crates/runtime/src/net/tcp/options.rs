@@ -59,11 +59,18 @@ pub struct TcpOptions {
     pub(super) backlog: u32,
     pub(super) syn_queue: u32,
     pub(super) fast_open_pending: u32,
+    pub(super) only_v6: bool,
 }
 
 impl Default for TcpOptions {
     fn default() -> Self {
-        Self { config: Config::default(), backlog: DEFAULT_BACKLOG, syn_queue: 1024, fast_open_pending: 256 }
+        Self {
+            config: Config::default(),
+            backlog: DEFAULT_BACKLOG,
+            syn_queue: 1024,
+            fast_open_pending: 256,
+            only_v6: false,
+        }
     }
 }
 
@@ -175,6 +182,13 @@ impl TcpOptions {
     /// has not confirmed the handshake: 256 by default. Further clients shake hands as usual.
     pub fn fast_open_pending(mut self, connections: u32) -> Self {
         self.fast_open_pending = connections;
+        self
+    }
+
+    /// Has a listener at `[::]` take clients over IPv6 alone (`IPV6_V6ONLY`), so that another one
+    /// may listen at 0.0.0.0 and the same port. Off by default, as on Linux.
+    pub fn only_v6(mut self, only_v6: bool) -> Self {
+        self.only_v6 = only_v6;
         self
     }
 }

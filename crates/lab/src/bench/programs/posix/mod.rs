@@ -33,8 +33,17 @@ use super::report::posix::{Posix, Ratio, Served, ServedFigures};
 use services::{FIRST, Service};
 
 const ADDRESS: &str = "10.77.0.50";
-const HANDOFF: &str = include_str!("handoff.c");
-const REGIONS: &str = include_str!("regions.c");
+/// Programs whose threads hand over to each other.
+const HANDOFFS: [(&str, Source); 2] = [
+    (
+        "mutex and condition variable, C",
+        Source::c("handoff", include_str!("handoff.c"), &["-O2", "-pthread"]),
+    ),
+    ("mutex and condition variable, Rust", Source::rust("handoff-rust", include_str!("handoff.rs"))),
+];
+/// A hand-off's time over that on Linux that is aimed at.
+const HANDOFF_AIM: f64 = 0.25;
+const REGIONS: Source = Source::c("regions", include_str!("regions.c"), &["-O2", "-fopenmp"]);
 /// Hand-offs of a round.
 const TURNS: &str = "300000";
 /// Parallel regions of a round.
@@ -47,6 +56,23 @@ const TICKS: f64 = 100.0;
 enum Side {
     Tailwater,
     Linux,
+}
+
+impl Side {
+    /// Returns the address at which its clients reach a service.
+    fn host(self) -> &'static str {
+        if self == Self::Tailwater { ADDRESS } else { "127.0.0.1" }
+    }
+}
+
+/// A program that is compiled for a measurement.
+struct Source {
+    name: &'static str,
+    text: &'static str,
+    /// File name suffix.
+    suffix: &'static str,
+    compiler: &'static str,
+    options: &'static [&'static str],
 }
 
 /// What all measurements need.
@@ -118,16 +144,14 @@ pub fn run(
         let measure = |side| bed.user_seconds(&command, side);
         report.computing.push(Ratio::new(&name, Some(aim), &bed.in_turn(rounds, measure)?));
     }
-    if let Some(handoff) = bed.handoff()? {
-        let measure = |side| bed.handoff_ns(&handoff, side);
-        report.waits.push(Ratio::new(
-            "mutex and condition variable, C",
-            None,
-            &bed.in_turn(rounds, measure)?,
-        ));
+    for (name, source) in HANDOFFS {
+        let Some(program) = source.compiled(bed.folder.path())? else { continue };
+        let measure = |side| bed.handoff_ns(&program, side);
+        report.waits.push(Ratio::new(name, Some(HANDOFF_AIM), &bed.in_turn(rounds, measure)?));
     }
     if Service::Redis.missing().is_none() {
-        report.idle_percent = Some(bed.idle_percent()?);
+        report.idle_percent = Some(bed.idle_percent(Side::Tailwater)?);
+        report.idle_percent_on_linux = Some(bed.idle_percent(Side::Linux)?.0);
     }
     Ok(report)
 }
@@ -189,9 +213,8 @@ impl<'a> Bed<'a> {
 
     /// Runs a service and its client once.
     fn serve(&self, service: Service, side: Side, requests: u32) -> anyhow::Result<ServedFigures> {
-        let host = if side == Side::Tailwater { ADDRESS } else { "127.0.0.1" };
         let server = self.start_service(service, side)?;
-        let folder = self.folder.path();
+        let (folder, host) = (self.folder.path(), side.host());
         let first = service.first_question(folder, host);
         self.await_success(service.name(), || self.command(&first, side, None))?;
         let (own, others) = (cpu_seconds(server.0.id())?, children_seconds()?.0);
@@ -233,8 +256,7 @@ impl<'a> Bed<'a> {
                 note!("{} is not installed: left out", words[0]);
             }
         }
-        if find("cc").is_some() {
-            let program = compile(self.folder.path(), "regions", REGIONS, &["-fopenmp"])?;
+        if let Some(program) = REGIONS.compiled(self.folder.path())? {
             all.push(("OpenMP, parallel regions".to_owned(), vec![program, REGION_COUNT.to_owned()], 1.05));
         }
         Ok(all)
@@ -248,11 +270,6 @@ impl<'a> Bed<'a> {
         Ok(children_seconds()?.1 - before)
     }
 
-    /// Returns the program of hand-offs; `None` without a compiler.
-    fn handoff(&self) -> anyhow::Result<Option<String>> {
-        find("cc").map(|_| compile(self.folder.path(), "handoff", HANDOFF, &["-pthread"])).transpose()
-    }
-
     fn handoff_ns(&self, program: &str, side: Side) -> anyhow::Result<f64> {
         let words = [program.to_owned(), TURNS.to_owned()];
         let text = printed(&mut self.command(&words, side, None))?;
@@ -261,13 +278,13 @@ impl<'a> Bed<'a> {
 
     /// Returns the processor time of a service without clients, and of the IOKernel, in percent of
     /// a core.
-    fn idle_percent(&self) -> anyhow::Result<(f64, f64)> {
+    fn idle_percent(&self, side: Side) -> anyhow::Result<(f64, f64)> {
         const TIME: Duration = Duration::from_secs(5);
-        let server = self.start_service(Service::Redis, Side::Tailwater)?;
-        let folder = self.folder.path();
-        let first = Service::Redis.first_question(folder, ADDRESS);
-        self.await_success("redis", || self.command(&first, Side::Tailwater, None))?;
-        printed(&mut self.command(&Service::Redis.client(folder, ADDRESS, FIRST), Side::Tailwater, None))?;
+        let server = self.start_service(Service::Redis, side)?;
+        let (folder, host) = (self.folder.path(), side.host());
+        let first = Service::Redis.first_question(folder, host);
+        self.await_success("redis", || self.command(&first, side, None))?;
+        printed(&mut self.command(&Service::Redis.client(folder, host, FIRST), side, None))?;
         // The IOKernel has handled the client's end by then.
         self.interrupt.sleep_until(Instant::now() + Duration::from_secs(2))?;
         let used =
@@ -288,16 +305,31 @@ fn printed(command: &mut Command) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&stdout).into_owned())
 }
 
-/// Compiles a C program unless it is there already; returns its path.
-fn compile(folder: &Path, name: &str, source: &str, options: &[&str]) -> anyhow::Result<String> {
-    let (program, file) = (folder.join(name), folder.join(format!("{name}.c")));
-    if program.exists() {
-        return Ok(program.display().to_string());
+impl Source {
+    const fn c(name: &'static str, text: &'static str, options: &'static [&'static str]) -> Self {
+        Self { name, text, suffix: "c", compiler: "cc", options }
     }
-    write_file(&file, source)?;
-    let mut command = Command::new("cc");
-    printed(command.args(["-O2", "-o"]).args([&program, &file]).args(options))?;
-    Ok(program.display().to_string())
+
+    const fn rust(name: &'static str, text: &'static str) -> Self {
+        Self { name, text, suffix: "rs", compiler: "rustc", options: &["--edition=2024", "-O"] }
+    }
+
+    /// Compiles the program unless it is there already; returns its path. Says so, and returns
+    /// `None`, without its compiler.
+    fn compiled(&self, folder: &Path) -> anyhow::Result<Option<String>> {
+        let (name, compiler) = (self.name, self.compiler);
+        if find(compiler).is_none() {
+            note!("{compiler} is not installed: {name} is left out");
+            return Ok(None);
+        }
+        let (program, file) = (folder.join(name), folder.join(format!("{name}.{}", self.suffix)));
+        if !program.exists() {
+            write_file(&file, self.text)?;
+            let mut command = Command::new(compiler);
+            printed(command.arg("-o").args([&program, &file]).args(self.options))?;
+        }
+        Ok(Some(program.display().to_string()))
+    }
 }
 
 /// Returns the processor time of a process and of its children that run.

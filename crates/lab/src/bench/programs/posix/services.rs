@@ -8,13 +8,15 @@ use clap::ValueEnum;
 use tailwater_sim::report::write_file;
 use tailwater_testbed::program::find;
 
+use super::Source;
+
 /// Connections of a client, with one request each at a time.
 const CONNECTIONS: &str = "50";
 /// Requests of a client that is not measured.
 pub const FIRST: u32 = 1_000;
 /// Seconds for which `wrk` sends.
 const WRK_SECONDS: f64 = 3.0;
-const MCLOAD: &str = include_str!("mcload.c");
+const MCLOAD: Source = Source::c("mcload", include_str!("mcload.c"), &["-O2"]);
 const PYTHON: &str = "/usr/bin/python3";
 
 /// A service with its client.
@@ -96,7 +98,7 @@ impl Service {
                 words(&[&["redis-server", "--port", &port, "--bind", "0.0.0.0"][..], &quiet].concat())
             }
             Self::Memcached1 | Self::Memcached4 => {
-                super::compile(folder, "mcload", MCLOAD, &[])?;
+                MCLOAD.compiled(folder)?;
                 let threads = if self == Self::Memcached1 { "1" } else { "4" };
                 words(&["memcached", "-u", "root", "-t", threads, "-p", &port, "-U", "0", "-l", "0.0.0.0"])
             }

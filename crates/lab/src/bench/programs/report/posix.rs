@@ -22,6 +22,8 @@ pub struct Posix {
     pub waits: Vec<Ratio>,
     /// Processor time of a service without clients, and of the IOKernel, in percent of a core.
     pub idle_percent: Option<(f64, f64)>,
+    /// Processor time of the service without clients on Linux.
+    pub idle_percent_on_linux: Option<f64>,
 }
 
 /// A service and its client on one side.
@@ -137,9 +139,11 @@ pub fn describe(report: &Posix) -> String {
         }
         text += &format!("{table}\n");
     }
-    if let Some((service, iokernel)) = report.idle_percent {
+    if let Some(((service, iokernel), linux)) = report.idle_percent.zip(report.idle_percent_on_linux) {
         let service = judged(service, Some(IDLE_AIM), f64::le);
-        text += &format!("idle redis, % of a core: {service}; the IOKernel: {iokernel:.2}\n");
+        text += &format!(
+            "idle redis, % of a core: {service}; on Linux: {linux:.2}; the IOKernel: {iokernel:.2}\n"
+        );
     }
     text
 }
@@ -159,6 +163,7 @@ mod tests {
             computing: vec![Ratio::new("xz", Some(1.0), &[(1.0, 0.5)])],
             waits: vec![Ratio::new("mutex", None, &[(1.0, 8.0)])],
             idle_percent: Some((0.05, 0.2)),
+            idle_percent_on_linux: Some(0.13),
         };
         let text = describe(&report);
         for part in [
@@ -167,7 +172,7 @@ mod tests {
             "0.50 (aim 0.4: not reached)",
             "2.00 (aim 1: not reached)",
             "0.12",
-            "0.05 (aim 0.1: reached)",
+            "0.05 (aim 0.1: reached); on Linux: 0.13;",
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
