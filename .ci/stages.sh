@@ -218,15 +218,19 @@ many-cores() {
 }
 
 can_emulate() {
-    command -v qemu-system-x86_64 >/dev/null && PATH=$PATH:/usr/sbin command -v depmod >/dev/null && return
-    echo "skipped: there is no QEMU (apt install qemu-system-x86 kmod)"
-    return 1
+    if ! command -v qemu-system-x86_64 >/dev/null || ! PATH=$PATH:/usr/sbin command -v depmod >/dev/null; then
+        echo "skipped: there is no QEMU (apt install qemu-system-x86 kmod)"
+        return 1
+    fi
+    cargo build --quiet -p tailwater-machine
+    compgen -G 'target/machine/boot/vmlinuz-*' >/dev/null || PATH=$PATH:/usr/sbin target/debug/tailwater-machine fetch || {
+        echo "skipped: the packages of the emulated machine's kernel cannot be had"
+        return 1
+    }
 }
 
 # emulated OPTION... -- COMMAND: runs a command in an emulated machine.
 emulated() {
-    cargo build --quiet -p tailwater-machine
-    compgen -G 'target/machine/boot/vmlinuz-*' >/dev/null || PATH=$PATH:/usr/sbin target/debug/tailwater-machine fetch
     target/debug/tailwater-machine run --limit-s 3000 "$@"
 }
 
