@@ -40,11 +40,14 @@ impl Row {
     }
 }
 
+/// Returns the rows from the report of an experiment.
+type Rows = fn(&Report<'_>) -> Vec<Row>;
+
 /// Returns the table under a sentence on machine, date and commit.
 pub fn table(results: &Results) -> String {
     let head = ["", "Tailwater", "Linux, or the best peer, in the same run", "times better"];
     let mut table = Table::new(&head.join(" | "));
-    let all: [(&str, fn(&Report<'_>) -> Vec<Row>); 4] =
+    let all: [(&str, Rows); 4] =
         [("demo", demo_rows), ("handoff", handoff_rows), ("tcp", tcp_rows), ("threads", thread_rows)];
     for (experiment, rows) in all {
         let Some(report) = results.report(experiment) else {
