@@ -410,6 +410,14 @@ impl Allocator {
         most
     }
 
+    /// Returns true if the runtime could be lent the core at this position once it is free.
+    fn may_be_lent(&self, id: RuntimeId, at: usize) -> bool {
+        let slot = &self.cores[at];
+        !slot.absent
+            && self.observation.may_have(&self.ledger, id, at)
+            && self.policy.may_serve(id, slot.id, &self.ledger)
+    }
+
     /// True while a core changes hands and the next step is the polling thread's: it signals the
     /// owner, and wakes the next one. A kthread that has not started for longer waits for Linux,
     /// for instance behind an ordinary program.
