@@ -125,7 +125,7 @@ fn stack() -> Stack<Single> {
         mode: Mode::Attached,
         udp_receive_bytes: 4096,
         tcp_connections: 1000,
-        local_window: 180_000,
+        machine_window: 180_000,
     };
     Stack::new(config, 1).expect("a possible configuration")
 }

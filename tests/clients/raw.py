@@ -163,9 +163,9 @@ def datagram(own, station, port, payload):
 
 def main(address, station, port):
     iokernel = Conversation(address)
-    wish = {"version": VERSION, "name": "raw", "kthreads": 1, "guaranteed": 0, "class": "latency-critical",
-            "ring-bytes": RING_BYTES}
-    answer, descriptors = iokernel.ask({"register": wish})
+    program = {"version": VERSION, "name": "raw", "kthreads": 1, "guaranteed": 0, "class": "latency-critical",
+               "ring-bytes": RING_BYTES}
+    answer, descriptors = iokernel.ask({"register": program})
     welcome = answer["welcome"]
     assert welcome["mtu"] >= 1400
     region = Region(descriptors[0], descriptors[1])

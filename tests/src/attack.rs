@@ -242,11 +242,11 @@ impl Offer {
     ///
     /// # Errors
     /// What the IOKernel answered instead.
-    pub fn ask(socket: &str, wish: &Register) -> Result<Self, String> {
+    pub fn ask(socket: &str, request: &Register) -> Result<Self, String> {
         let connection = dial(socket);
-        match ask(&connection, &ClientMessage::Register(wish.clone()))? {
+        match ask(&connection, &ClientMessage::Register(request.clone()))? {
             (ServerMessage::Welcome(welcome), files) => {
-                Ok(Self { connection, welcome, files, kthreads: wish.kthreads })
+                Ok(Self { connection, welcome, files, kthreads: request.kthreads })
             }
             (other, _) => Err(format!("{other:?}")),
         }
@@ -292,8 +292,8 @@ impl Intruder {
     ///
     /// # Errors
     /// What the IOKernel answered instead.
-    pub fn register(socket: &str, wish: &Register) -> Result<Self, String> {
-        let offer = Offer::ask(socket, wish)?;
+    pub fn register(socket: &str, request: &Register) -> Result<Self, String> {
+        let offer = Offer::ask(socket, request)?;
         drop(offer.map());
         offer.take()
     }

@@ -144,7 +144,7 @@ impl Arena {
             self.world.collect_trace();
             self.read_trace();
         }
-        while let Some((id, reason)) = self.world.next_ended() {
+        while let Some((id, reason)) = self.world.take_ended() {
             assert_eq!(id, HOSTILE_ID, "the honest runtime lost its registration: {reason}");
             self.switch.detach(id, &mut self.world);
             assert!(self.allocator.detach(&mut self.world, id, self.now).is_some());

@@ -2,7 +2,7 @@
 //! programs compete for the cores.
 //!
 //! Owns the reasons against it, in words for the log and for `tailwater doctor`. Who has the rank,
-//! and when, is in `kernel::neighbours` and `allocator::rest`.
+//! and when, is in `kernel::neighbours` and `allocator::ranks`.
 
 use std::{fs, thread};
 

@@ -230,8 +230,9 @@ pub(crate) struct Runtime {
     pub(crate) held: Option<HeldAcks>,
     /// Events about requests that it may still cause while no tracer is connected.
     pub(crate) claims: Claims,
-    /// Set when the registration is about to end: nothing is delivered or granted any more.
-    pub(crate) ending: bool,
+    /// The registration is [marked as ended](crate::world::World::mark_ended): nothing is delivered
+    /// or granted any more.
+    pub(crate) is_ended: bool,
     /// The earlier instance of its program, which has the same address: frames for it that it
     /// passes on go there.
     pub(crate) earlier: Option<RuntimeId>,
@@ -345,7 +346,7 @@ impl Runtime {
             next_timer: Cycles::MAX,
             woken: false,
             held: None,
-            ending: false,
+            is_ended: false,
             earlier: None,
         })
     }

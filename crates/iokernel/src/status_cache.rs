@@ -1,7 +1,7 @@
 //! What is kept of the status words of a runtime from look to look.
 //!
 //! Owns the words of each kthread, as last read, their sums, and which kthreads are read next. Of a
-//! runtime of more than [`WHOLE`] kthreads a look reads a part; `allocator::words` says which, and
+//! runtime of more than [`WHOLE`] kthreads a look reads a part; `allocator::look` says which, and
 //! why. Pure: times are arguments.
 
 use tailwater_sched::alloc::KthreadLook;

@@ -114,10 +114,10 @@ impl World {
     }
 
     /// Marks a registration as ended: nothing is delivered or granted to it any more. The loop
-    /// takes it from [`Self::next_ended`] and detaches it.
+    /// takes it from [`Self::take_ended`] and detaches it.
     pub(crate) fn mark_ended(&mut self, id: RuntimeId, reason: EndReason) {
         let Some(runtime) = self.runtimes.get_mut(id) else { return };
-        if !core::mem::replace(&mut runtime.ending, true) {
+        if !core::mem::replace(&mut runtime.is_ended, true) {
             self.ended.push((id, reason));
         }
     }
@@ -127,7 +127,8 @@ impl World {
         &self.ended
     }
 
-    pub(crate) fn next_ended(&mut self) -> Option<(RuntimeId, EndReason)> {
+    /// Takes one of them out.
+    pub(crate) fn take_ended(&mut self) -> Option<(RuntimeId, EndReason)> {
         self.ended.pop()
     }
 

@@ -60,7 +60,7 @@ pub struct NetConfig {
     /// machine, which fill whatever window they are offered within microseconds: what TCP offers
     /// one of them at most, and several together once a connection has shown a gap, 3 KiB each at
     /// least. `u32::MAX` is no limit.
-    pub local_window: u32,
+    pub machine_window: u32,
     /// TCP connections open at once, those in TIME-WAIT not counted.
     pub tcp_connections: u32,
 }
@@ -79,7 +79,7 @@ impl NetConfig {
             local_mtu: MAX_MTU,
             mode: Mode::Standalone,
             udp_receive_bytes: DEFAULT_UDP_RECEIVE_BYTES,
-            local_window: u32::MAX,
+            machine_window: u32::MAX,
             tcp_connections: DEFAULT_CONNECTIONS,
         }
     }

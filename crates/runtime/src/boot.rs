@@ -152,7 +152,7 @@ fn start_network(config: &Config, connection: Option<&Connection>) -> Result<(),
     #[cfg(feature = "tcp")]
     let network = NetConfig {
         tcp_connections: config.tcp_connections,
-        local_window: net::window_of_ring(config.ring_bytes, network.local_mtu),
+        machine_window: net::window_of_ring(config.ring_bytes, network.local_mtu),
         ..network
     };
     net::init(network).map_err(|error| match connection {

@@ -135,9 +135,9 @@ mod tests {
     const LONGEST: Cycles = 1_000;
 
     fn after(quiet: impl IntoIterator<Item = Cycles>) -> Cycles {
-        let mut patience = AdaptiveSpin::new(SHORTEST, LONGEST);
-        quiet.into_iter().for_each(|quiet| patience.record(quiet));
-        patience.threshold()
+        let mut spin = AdaptiveSpin::new(SHORTEST, LONGEST);
+        quiet.into_iter().for_each(|quiet| spin.record(quiet));
+        spin.threshold()
     }
 
     #[test]
@@ -161,11 +161,11 @@ mod tests {
 
     #[test]
     fn events_that_were_known_before_are_not_waited_for() {
-        let mut patience = AdaptiveSpin::new(SHORTEST, LONGEST);
-        (0..20).for_each(|_| patience.record_foreseen(300));
-        assert_eq!(patience.threshold(), SHORTEST);
-        (0..200).for_each(|_| patience.record(300));
-        assert_eq!(patience.threshold(), 320, "those that were not, are");
+        let mut spin = AdaptiveSpin::new(SHORTEST, LONGEST);
+        (0..20).for_each(|_| spin.record_foreseen(300));
+        assert_eq!(spin.threshold(), SHORTEST);
+        (0..200).for_each(|_| spin.record(300));
+        assert_eq!(spin.threshold(), 320, "those that were not, are");
         let mut often = AdaptiveSpin::new(SHORTEST, LONGEST);
         (0..20).for_each(|_| often.record_foreseen(SHORTEST));
         assert_eq!(often.threshold(), LONGEST, "too short to be a pattern");
@@ -186,18 +186,18 @@ mod tests {
     /// average) of a thread whose threshold was the shortest. A wake takes `wake_us`, of which
     /// `counted` says whether it is part of the quiet time that is recorded.
     fn after_wakes(mean_us: f64, wake_us: u64, counted: bool) -> Cycles {
-        let mut patience = AdaptiveSpin::new(5_000, 50_000);
-        (0..20).for_each(|_| patience.record(1_000_000));
-        assert_eq!(patience.threshold(), 5_000);
+        let mut spin = AdaptiveSpin::new(5_000, 50_000);
+        (0..20).for_each(|_| spin.record(1_000_000));
+        assert_eq!(spin.threshold(), 5_000);
         let mut random = 1_u64;
         for _ in 0..10_000 {
             random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
             let uniform = (random >> 11) as f64 / (1_u64 << 53) as f64;
             let quiet = (-(1.0 - uniform).ln() * mean_us * 1_000.0) as Cycles;
-            let slept = quiet > patience.threshold();
-            patience.record(quiet + if slept && counted { wake_us * 1_000 } else { 0 });
+            let slept = quiet > spin.threshold();
+            spin.record(quiet + if slept && counted { wake_us * 1_000 } else { 0 });
         }
-        patience.threshold()
+        spin.threshold()
     }
 
     #[test]
@@ -210,9 +210,9 @@ mod tests {
 
     #[test]
     fn a_limit_below_the_shortest_threshold_is_the_threshold() {
-        let mut patience = AdaptiveSpin::new(20, 7);
-        (0..100).for_each(|i| patience.record(i));
-        assert_eq!(patience.threshold(), 7);
+        let mut spin = AdaptiveSpin::new(20, 7);
+        (0..100).for_each(|i| spin.record(i));
+        assert_eq!(spin.threshold(), 7);
     }
 
     proptest! {
@@ -220,9 +220,9 @@ mod tests {
         fn the_threshold_stays_within_its_limits_and_costs_at_most_twice_the_longest_one(
             shortest in 1u64..1_000, longest in 1u64..1_000_000, quiet in prop::collection::vec(0u64..2_000_000, 0..63)
         ) {
-            let mut patience = AdaptiveSpin::new(shortest, longest);
-            quiet.iter().for_each(|&quiet| patience.record(quiet));
-            let threshold = patience.threshold();
+            let mut spin = AdaptiveSpin::new(shortest, longest);
+            quiet.iter().for_each(|&quiet| spin.record(quiet));
+            let threshold = spin.threshold();
             prop_assert!(threshold <= longest);
             prop_assert!(threshold >= shortest.min(longest));
             let cost = |threshold: u64| -> u64 {

@@ -251,7 +251,8 @@ pub struct KthreadShared {
     trace_head: Padded<AtomicU64>,
     /// Written by the kthread, sampled by the IOKernel.
     pub turn: TurnLine,
-    /// Where the kthread sleeps. Written by it and by the IOKernel, which wakes it.
+    /// Where the kthread sleeps: its slot among those of the program. Written by it and by the
+    /// IOKernel, which wakes it.
     pub slot: Parker,
 }
 

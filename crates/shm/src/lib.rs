@@ -15,7 +15,9 @@
 //! * [`memory`]: sealed memory files and their mappings;
 //! * [`control`]: the registration messages that cross the control socket;
 //! * [`clock`]: the cycle counter both sides stamp with;
-//! * [`version`]: which builds understand each other.
+//! * [`version`]: which builds understand each other;
+//! * [`last_error`]: the error of a system call without a safe wrapper, for the crates
+//!   above that make such calls.
 //!
 //! # Trust
 //! A runtime trusts the IOKernel that it attached to. The IOKernel trusts **no byte** a runtime can

@@ -19,7 +19,7 @@
 //! # Crash and lie
 //! A program that resets its own words, moves its own sleepers or wakes them keeps its own kthreads
 //! from starting, or starts them without need. The IOKernel repeats the wake of a kthread that does
-//! not start ([`Parker::wake_again`]), which wakes one thread at most and never waits.
+//! not start ([`Parker::wake_always`]), which wakes one thread at most and never waits.
 //!
 //! A kthread sleeps for [`BACKSTOP`] at most and then reads its grant again. If the IOKernel had
 //! repeated a wake for milliseconds by then, it is a *lost wake*: none is known to be possible, and
@@ -86,7 +86,7 @@ pub enum Sleep {
 }
 
 impl Parker {
-    /// Returns a slot without a wake.
+    /// Returns a parker without a wake.
     #[cfg_attr(loom, allow(clippy::new_without_default))]
     pub fn new() -> Self {
         Self {
@@ -236,9 +236,9 @@ impl Parker {
         }
     }
 
-    /// As [`wake`](Self::wake), whatever the slot contains: for a slot that its program may have
+    /// As [`wake`](Self::wake), whatever `asleep` says: for a parker that its program may have
     /// tampered with. Always a system call.
-    pub fn wake_again(&self) {
+    pub fn wake_always(&self) {
         // Release: pairs with `ticket`.
         self.word.fetch_add(1, Ordering::Release);
         self.futex_wake();
@@ -332,7 +332,7 @@ mod tests {
         let Some(board) = board() else { return };
         let place = Place::new(7).unwrap();
         let wakes: [fn(&Parker, &Board, Place); 3] =
-            [|_, board, place| board.wake(place), |slot, _, _| slot.wake(), |slot, _, _| slot.wake_again()];
+            [|_, board, place| board.wake(place), |slot, _, _| slot.wake(), |slot, _, _| slot.wake_always()];
         for wake in wakes {
             let slot = Parker::new();
             std::thread::scope(|s| {

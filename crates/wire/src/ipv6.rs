@@ -1,4 +1,5 @@
-//! IPv6 headers (RFC 8200) and the walk over their extensions.
+//! IPv6 headers (RFC 8200) and the walk of their receiver over the extensions; the one of a switch
+//! or a firewall, which reads the packets of others, is [`packet`](crate::packet)'s.
 
 use crate::error::{Layer, WireError};
 use crate::ip::{Addresses, IpProtocol, PacketInfo};

@@ -8,8 +8,9 @@
 //! as much as they need through [`packet`], [`resolution`] and [`frame`].
 //!
 //! # Contract of every parser
-//! * It is total: any bytes yield a view or a [`WireError`]. It does not panic or read past the
-//!   end.
+//! * It is total: any bytes yield a view or a [`WireError`]; of the readers of others' packets,
+//!   [`packet::decode`] returns [`Malformed`](packet::Malformed), which names no field, and
+//!   [`resolution::resolution`] `None`. It does not panic or read past the end.
 //! * The lengths in a view are checked against the bytes present. Fields without a rule are passed
 //!   on unchanged.
 //! * Bytes after the length that a header states are padding and are cut off (RFC 894: a frame may

@@ -110,7 +110,7 @@ fn a_program_that_moves_all_sleepers_it_can_reach_stops_itself_only() {
         let ticket = own.ticket();
         let sleeper = scope.spawn(move || own.wait(ticket, Some(PATIENCE)));
         until("the intruder's own kthread is moved", || mine.move_sleepers() > 0);
-        own.wake_again();
+        own.wake_always();
         for _ in 0..20 {
             until("the honest kthread sleeps", || slot.is_asleep());
             for board in board.iter().filter(|_| slot.is_at_board()) {

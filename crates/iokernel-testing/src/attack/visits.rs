@@ -86,17 +86,17 @@ pub(super) fn idle_connections(socket: &str, stop: &AtomicBool, report: &mut imp
 /// Asks for as much memory as it gets and makes none of it. Of what it is offered it takes one half
 /// and never answers the other; it keeps both for as long as the IOKernel does.
 pub(super) fn hoard(socket: &str, spec: &RawSpec, stop: &AtomicBool, report: &mut impl FnMut(Event)) {
-    let mut wish = spec.clone().kthreads(HOARDERS).register;
-    wish.ring_bytes = LARGEST_RING;
+    let mut request = spec.clone().kthreads(HOARDERS).register;
+    request.ring_bytes = LARGEST_RING;
     let (tids, _alive) = sleeping_threads(HOARDERS);
     report(Event::UnderWay);
     let (mut kept, mut offers) = (VecDeque::new(), 0);
     while !stop.load(Ordering::Relaxed) {
-        wish.name = format!("{}-{offers}", spec.register.name);
-        let Ok((connection, _, files)) = register(socket, &wish) else {
+        request.name = format!("{}-{offers}", spec.register.name);
+        let Ok((connection, _, files)) = register(socket, &request) else {
             // Less, until it gets some: its user may not have more. Later on it is too soon.
             if offers == 0 {
-                wish.ring_bytes = (wish.ring_bytes / 2).max(SMALLEST_RING);
+                request.ring_bytes = (request.ring_bytes / 2).max(SMALLEST_RING);
             }
             continue;
         };
@@ -118,12 +118,12 @@ pub(super) fn hoard(socket: &str, spec: &RawSpec, stop: &AtomicBool, report: &mu
 
 /// Asks for what is refused, and has the reason logged, with a long name and control characters.
 pub(super) fn refusals(socket: &str, spec: &RawSpec, stop: &AtomicBool, report: &mut impl FnMut(Event)) {
-    let mut wish = spec.register.clone();
-    wish.name = "\x1b[2J\n".chars().cycle().take(LONG_NAME).collect();
+    let mut request = spec.register.clone();
+    request.name = "\x1b[2J\n".chars().cycle().take(LONG_NAME).collect();
     report(Event::UnderWay);
     while !stop.load(Ordering::Relaxed) {
         let Ok(connection) = control::dial(socket) else { continue };
-        if control::send(&connection, &ClientMessage::Register(wish.clone()), &[]).is_ok() {
+        if control::send(&connection, &ClientMessage::Register(request.clone()), &[]).is_ok() {
             let _ = control::receive::<ServerMessage>(&connection);
         }
     }

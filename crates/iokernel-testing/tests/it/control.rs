@@ -19,9 +19,9 @@ use tailwater_shm::priority::{Rank, set_rank};
 
 #[track_caller]
 fn refusal(socket: &str, change: impl FnOnce(&mut Register)) -> String {
-    let mut wish = RawSpec::new("newcomer").register;
-    change(&mut wish);
-    match register(socket, &wish) {
+    let mut request = RawSpec::new("newcomer").register;
+    change(&mut request);
+    match register(socket, &request) {
         Err(RawError::Refused(why)) => why,
         other => panic!("not refused: {other:?}"),
     }

@@ -4,21 +4,23 @@
 //! elsewhere; take the core from an idle victim; enter the decision into the ledger; write the new
 //! owner's grant; then ask the victim to cede, or wake the new owner of a free core. A new owner
 //! that sleeps is woken by the victim, or by the IOKernel when the victim is seen parked
-//! ([`super::board`]). Without a rebinding and such a wake the hand-off makes no system call.
+//! ([`super::board`]). Without a rebinding and such a wake the hand-off makes no system call. Owns
+//! as well what follows when Linux refuses a core to a thread, below.
 //!
 //! The policy has seen in the observation what could prevent its decision. Two things cannot be
-//! there: Linux may not bind the thread to the core, and a victim that may
-//! lose its core only while it idles may find work first. Either is found out before the victim,
-//! the ledger or a grant has changed; the new thread may have been bound and ranked for the core by
-//! then. A victim that does not hold the core, or that keeps it for now
-//! ([`Hold`](tailwater_sched::alloc::Hold)), loses nothing.
+//! there: Linux may not bind the thread to the core, and a victim that may lose its core only while
+//! it idles may find work first. Either is found out before the victim, the ledger or a grant has
+//! changed; the new thread may have been bound and ranked for the core by then. A victim that does
+//! not hold the core, or that keeps it for now ([`Hold`](tailwater_sched::alloc::Hold)), loses
+//! nothing.
 //!
 //! # Cores to which Linux does not bind a runtime's threads
 //! The cpuset of a program may lack managed cores. A core that was refused to one of its threads is
 //! lent to the program no more for ten seconds ([`refusal`](super::phase::Bounds::refusal)): the
 //! policy chooses another one at the next look. A cpuset that was widened meanwhile takes effect
-//! after that time. The log names the program once. Each attempt is a system call of 1 us, which is
-//! charged.
+//! after that time, when [`super::look`] forgets the refusals. The log names a program once, at its
+//! first refusal that comes a second or more after another program was named. Each attempt is a
+//! system call of 1 us, which is charged.
 //!
 //! | what a program does | what happens |
 //! |---|---|
@@ -153,7 +155,7 @@ impl Allocator {
         self.earliest_timer = self.earliest_timer.min(end);
         let may_warn = now >= self.next_warning;
         if may_warn && !core::mem::replace(&mut runtime.refused_cores.has_warned, true) {
-            self.next_warning = now.saturating_add(self.bounds.refusal);
+            self.next_warning = now.saturating_add(self.bounds.warning);
             let name = &runtime.stats.name;
             if error == Errno::PERM {
                 tracing::warn!(
@@ -170,30 +172,6 @@ impl Allocator {
                 );
             }
         }
-    }
-
-    /// Returns true if the runtime could be lent the core at this position once it is free.
-    pub(super) fn may_be_lent(&self, id: RuntimeId, at: usize) -> bool {
-        let slot = &self.cores[at];
-        !slot.absent
-            && self.observation.may_have(&self.ledger, id, at)
-            && self.policy.may_serve(id, slot.id, &self.ledger)
-    }
-
-    /// Forgets refused cores when their time has come.
-    #[inline(always)]
-    pub(super) fn end_refusals(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
-        let Some(next) = world.runtimes.get(id).and_then(|runtime| runtime.refused_cores.forget_at) else {
-            return;
-        };
-        if now < next {
-            self.earliest_timer = self.earliest_timer.min(next);
-            return;
-        }
-        if let Some(runtime) = world.runtimes.get_mut(id) {
-            runtime.refused_cores.forget_at = None;
-        }
-        self.observation.forget_refused(id);
     }
 
     /// Binds the thread to the core unless it is bound there already: a system call of 1 us.

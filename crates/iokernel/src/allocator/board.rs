@@ -72,9 +72,9 @@ impl Allocator {
         self.wake_by(Parker::wake, world, id, now);
     }
 
-    /// Wakes a kthread that has got a core and not started, whatever its slot contains.
+    /// Wakes a kthread that has got a core and not started, whatever its words say.
     pub(super) fn wake_again(&self, world: &mut World, id: KthreadId, now: Cycles) {
-        self.wake_by(Parker::wake_again, world, id, now);
+        self.wake_by(Parker::wake_always, world, id, now);
     }
 
     /// Wakes a kthread, and charges the wake of a best-effort one. Linux keeps all sleepers on

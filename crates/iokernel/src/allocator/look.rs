@@ -162,6 +162,22 @@ impl Allocator {
         self.cursor = next;
     }
 
+    /// Forgets refused cores when their time has come.
+    #[inline(always)]
+    fn end_refusals(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
+        let Some(next) = world.runtimes.get(id).and_then(|runtime| runtime.refused_cores.forget_at) else {
+            return;
+        };
+        if now < next {
+            self.earliest_timer = self.earliest_timer.min(next);
+            return;
+        }
+        if let Some(runtime) = world.runtimes.get_mut(id) {
+            runtime.refused_cores.forget_at = None;
+        }
+        self.observation.forget_refused(id);
+    }
+
     /// Returns whether the words of the runtime make no difference for now: it can be lent no core,
     /// and its requests change the share of no other. Sixteen programs whose kthreads are all
     /// withdrawn made a look twelve times as long.

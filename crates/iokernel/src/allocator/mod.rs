@@ -229,7 +229,7 @@ impl Allocator {
 
     /// Makes a runtime eligible for cores: it has been sent `Ready`.
     pub(crate) fn begin(&mut self, world: &World, id: RuntimeId) {
-        if world.runtimes.get(id).is_some_and(|runtime| !runtime.ending) {
+        if world.runtimes.get(id).is_some_and(|runtime| !runtime.is_ended) {
             self.observation.set_on_hold(id, false);
         }
     }
@@ -410,6 +410,14 @@ impl Allocator {
         most
     }
 
+    /// Returns true if the runtime could be lent the core at this position once it is free.
+    fn may_be_lent(&self, id: RuntimeId, at: usize) -> bool {
+        let slot = &self.cores[at];
+        !slot.absent
+            && self.observation.may_have(&self.ledger, id, at)
+            && self.policy.may_serve(id, slot.id, &self.ledger)
+    }
+
     /// True while a core changes hands and the next step is the polling thread's: it signals the
     /// owner, and wakes the next one. A kthread that has not started for longer waits for Linux,
     /// for instance behind an ordinary program.
@@ -521,7 +529,7 @@ impl Lender for Allocator {
     fn wakeup(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
         let Some(runtime) = world.runtimes.get_mut(id) else { return };
         runtime.held = None;
-        if runtime.ending || runtime.is_left_alone(now) || core::mem::replace(&mut runtime.woken, true) {
+        if runtime.is_ended || runtime.is_left_alone(now) || core::mem::replace(&mut runtime.woken, true) {
             return;
         }
         self.decide(world, Event::Arrival(id), now);

@@ -57,9 +57,10 @@ bounds! {
         /// Mean time between two decisions about a core whose kthread goes idle, runs and goes idle
         /// again: a program can do so in each iteration of the loop.
         idle_pace = 5 us,
-        /// Time for which a core that Linux refused to a program is remembered, and between two
-        /// warnings about refused cores: programs come and go at will.
+        /// Time for which a core that Linux refused to a program is remembered.
         refusal = 10_000 ms,
+        /// Time between two warnings about refused cores: programs come and go at will.
+        warning = 1_000 ms,
         /// Time of rest that services owe at most: after 10 ms in real time they rest.
         rest = 1 ms,
     }

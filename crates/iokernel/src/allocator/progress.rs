@@ -202,9 +202,9 @@ impl Allocator {
         let began = (self.stopwatch)();
         self.look_beside(world, kthread, now);
         self.note_timer(world, kthread.runtime, now);
-        let payer = self.was_futile(world, kthread, now).then_some((kthread.runtime, began));
+        let payer = self.was_lent_in_vain(world, kthread, now).then_some((kthread.runtime, began));
         if payer.is_some() {
-            self.charge_futile(world, kthread.runtime, held, now);
+            self.charge_vain_core(world, kthread.runtime, held, now);
         }
         self.events.push_back(Event::Available { at, payer });
     }

@@ -3,10 +3,10 @@ mod board;
 mod looks;
 mod partitions;
 mod ranks;
+mod refused_cores;
 mod requests;
 mod reserved;
 mod steps;
-mod unbound;
 mod wakes;
 mod withdrawn;
 

@@ -293,7 +293,7 @@ impl Allocator {
     }
 
     /// Charges a core that its kthread gave up unasked, after `held`, without having used it.
-    pub(super) fn charge_futile(&mut self, world: &mut World, id: RuntimeId, held: Cycles, now: Cycles) {
+    pub(super) fn charge_vain_core(&mut self, world: &mut World, id: RuntimeId, held: Cycles, now: Cycles) {
         if let Some(runtime) = world.runtimes.get(id) {
             runtime.stats.counters.vain_cores.add(1);
         }
@@ -304,16 +304,16 @@ impl Allocator {
     /// changed none of its words since the core was lent. The verdict needs all words, of which the
     /// previous look may have read only some. The words of withdrawn kthreads do not count: the
     /// others cannot always do that work (frames, without packet stealing).
-    pub(super) fn was_futile(&mut self, world: &mut World, kthread: KthreadId, now: Cycles) -> bool {
+    pub(super) fn was_lent_in_vain(&mut self, world: &mut World, kthread: KthreadId, now: Cycles) -> bool {
         let read_whole = world.runtimes.kthread(kthread).0.kthreads.len() <= WHOLE;
-        if !read_whole && self.seems_futile(world, kthread) {
+        if !read_whole && self.seems_lent_in_vain(world, kthread) {
             self.look_for_verdict(world, kthread.runtime, now);
         }
-        self.seems_futile(world, kthread)
+        self.seems_lent_in_vain(world, kthread)
     }
 
-    /// As [`was_futile`](Self::was_futile), by the words as last read.
-    fn seems_futile(&self, world: &World, kthread: KthreadId) -> bool {
+    /// As [`was_lent_in_vain`](Self::was_lent_in_vain), by the words as last read.
+    fn seems_lent_in_vain(&self, world: &World, kthread: KthreadId) -> bool {
         let id = kthread.runtime;
         let (runtime, line) = world.runtimes.kthread(kthread);
         if runtime.fingerprint != line.fingerprint || self.cores_held(id) > 0 {

@@ -74,7 +74,7 @@ impl Control {
         }
         let session = self.sessions.get_mut(&token).expect("looked up above");
         let state = core::mem::replace(&mut session.state, State::Fresh);
-        let (request, served) = match (message, state) {
+        let (what, served) = match (message, state) {
             (Capture(request), State::Fresh) => ("a capture", self.capture(token, &socket, &request)),
             (Trace(request), State::Fresh) => ("a trace", self.trace(token, &socket, &request)),
             (Recorded, State::Fresh) => {
@@ -85,7 +85,7 @@ impl Control {
             (Takeover(request), State::Fresh) => ("a takeover", self.hand_over(token, &socket, &request)),
             (message, state) => return self.go_on(token, socket, message, state),
         };
-        served.unwrap_or_else(|why| self.deny(token, request, why));
+        served.unwrap_or_else(|why| self.deny(token, what, why));
     }
 
     /// Serves a message that is no request to be granted or denied, in this state.

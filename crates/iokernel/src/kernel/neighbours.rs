@@ -9,7 +9,7 @@
 //! real-time rank, and nothing else changes.
 //!
 //! Best-effort kthreads run behind ordinary threads also while the polling thread sleeps beside
-//! them. The table of ranks is in `allocator::rest`.
+//! them. The table of ranks is in `allocator::ranks`.
 //!
 //! Ranks that change need `CAP_SYS_NICE`. Without it best-effort kthreads of the IOKernel's user
 //! run behind ordinary threads at all times, and services are ordinary threads, which take turns

@@ -121,13 +121,13 @@ impl Polling {
         let bounds = Bounds::new(clock);
         let us = |us: u64| clock.from_ns(us * 1_000);
         let (idle_sleep, longest) = (us(config.idle_sleep_us), us(config.max_wake_delay_us));
-        let patience = (idle_sleep > 0).then(|| AdaptiveSpin::new(bounds.shortest_quiet, idle_sleep));
+        let spin = (idle_sleep > 0).then(|| AdaptiveSpin::new(bounds.shortest_quiet, idle_sleep));
         let margin = WakeLatency::new([bounds.least_margin, bounds.most_margin]);
         Ok(Self {
             leaves: false,
             naps_until: None,
             clock,
-            quiet: IdlePolicy::new(patience, margin, longest, clock::now()),
+            quiet: IdlePolicy::new(spin, margin, longest, clock::now()),
             attention: PollUrgency::None,
             neighbours: None,
             local_peer: LocalPeerYield::new(local_peer::Bounds::new(clock)),
@@ -203,7 +203,7 @@ impl Polling {
             self.switch.report_ends(&mut self.world, &mut self.allocator, now);
             self.next_death_check = now + self.bounds.death_check;
         }
-        while let Some((id, reason)) = self.world.next_ended() {
+        while let Some((id, reason)) = self.world.take_ended() {
             self.end(id, reason, now);
         }
         if look {

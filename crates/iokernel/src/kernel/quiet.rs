@@ -23,7 +23,7 @@ use crate::allocator::PollUrgency;
 #[derive(Debug)]
 pub(super) struct IdlePolicy {
     /// When to sleep; `None`: never.
-    patience: Option<AdaptiveSpin>,
+    spin: Option<AdaptiveSpin>,
     margin: WakeLatency,
     max_wake_delay: Cycles,
     /// Time of the last activity.
@@ -47,12 +47,12 @@ pub(super) enum Step {
 impl IdlePolicy {
     /// Begins one at `now`. A sleep that only looks now and then lasts for `max_wake_delay`.
     pub(super) fn new(
-        patience: Option<AdaptiveSpin>,
+        spin: Option<AdaptiveSpin>,
         margin: WakeLatency,
         max_wake_delay: Cycles,
         now: Cycles,
     ) -> Self {
-        Self { patience, margin, max_wake_delay, busy_at: now, foreseen: None }
+        Self { spin, margin, max_wake_delay, busy_at: now, foreseen: None }
     }
 
     /// Returns what to do at the end of an iteration that was `busy` or found nothing to do.
@@ -66,14 +66,14 @@ impl IdlePolicy {
         next_event: impl Fn() -> Cycles,
     ) -> Step {
         // Without sleep others have no other moment.
-        let Some(patience) = &mut self.patience else { return Step::GiveShare };
-        let (quiet, shortest) = (now.saturating_sub(self.busy_at), patience.shortest());
+        let Some(spin) = &mut self.spin else { return Step::GiveShare };
+        let (quiet, shortest) = (now.saturating_sub(self.busy_at), spin.shortest());
         if busy {
             self.busy_at = now;
             if self.foreseen.take().is_some_and(|at| at <= now && now - at <= shortest) {
-                patience.record_foreseen(quiet);
+                spin.record_foreseen(quiet);
             } else {
-                patience.record(quiet);
+                spin.record(quiet);
             }
             return Step::GiveShare;
         }
@@ -84,7 +84,7 @@ impl IdlePolicy {
         if self.foreseen.is_none_or(|at| at.saturating_add(shortest) < now) {
             self.foreseen = Some(next_event());
         }
-        if quiet <= patience.threshold() {
+        if quiet <= spin.threshold() {
             return Step::Poll;
         }
         if self.time_left(next_event(), attention, now).is_some() { Step::Sleep } else { Step::GiveShare }
@@ -168,8 +168,8 @@ mod tests {
     const NEVER: Cycles = Cycles::MAX;
 
     fn quiet(now: Cycles) -> IdlePolicy {
-        let patience = AdaptiveSpin::new(SHORTEST, LONGEST);
-        IdlePolicy::new(Some(patience), WakeLatency::new([MARGIN, MARGIN]), 5_000, now)
+        let spin = AdaptiveSpin::new(SHORTEST, LONGEST);
+        IdlePolicy::new(Some(spin), WakeLatency::new([MARGIN, MARGIN]), 5_000, now)
     }
 
     /// Polls at each time after `from` up to `to`, where something happens. `next_event` returns

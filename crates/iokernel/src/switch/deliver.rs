@@ -125,7 +125,7 @@ impl Switch {
         now: Cycles,
     ) -> Delivery {
         let unserved = match world.runtimes.get_mut(id) {
-            Some(runtime) if !runtime.ending => {
+            Some(runtime) if !runtime.is_ended => {
                 let unserved = runtime.groups.is_unserved();
                 // Before a kthread is woken for the frame.
                 if runtime.guard.is_some()

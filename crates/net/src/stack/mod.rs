@@ -118,7 +118,7 @@ impl<P: Platform> Stack<P> {
         Ok(Self {
             udp: UdpTable::new(config.udp_receive_bytes, seed),
             #[cfg(feature = "tcp")]
-            tcp: Tcp::new(Secrets::from_seed(seed), seed, config.tcp_connections, config.local_window),
+            tcp: Tcp::new(Secrets::from_seed(seed), seed, config.tcp_connections, config.machine_window),
             addressing: Addressing::new(config)?,
             neighbours: NeighbourCache::new(),
             neighbours6: NeighbourCache::new(),
@@ -143,7 +143,7 @@ impl<P: Platform> Stack<P> {
     /// [`ConfigError`].
     #[cfg(feature = "tcp")]
     pub fn with_secrets(config: NetConfig, seed: u64, secrets: Secrets) -> Result<Self, ConfigError> {
-        let tcp = Tcp::new(secrets, seed, config.tcp_connections, config.local_window);
+        let tcp = Tcp::new(secrets, seed, config.tcp_connections, config.machine_window);
         Ok(Self { tcp, ..Self::new(config, seed)? })
     }
 

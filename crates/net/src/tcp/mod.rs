@@ -2,7 +2,7 @@
 //!
 //! Owns the connections (`table`), the remains of closed ones (`time_wait`), listening sockets with
 //! their accept queues (`listen`), the timers of all of these (`timers`), and the windows of peers
-//! on this machine (`local_window`). `tailwater_tcp` decides what a connection does and knows
+//! on this machine (`machine_window`). `tailwater_tcp` decides what a connection does and knows
 //! neither clock nor lock. [`crate::stack::tcp`] passes segments and time.
 //!
 //! ```text
@@ -40,7 +40,7 @@ pub mod clock;
 pub(crate) mod cookies;
 mod key;
 mod listen;
-mod local_window;
+mod machine_window;
 pub(crate) mod socket;
 mod table;
 mod tag;
@@ -58,7 +58,7 @@ use crate::limiter::PeerLimiter;
 use crate::platform::{Lock, Platform};
 use core::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use core::time::Duration;
-use local_window::LocalWindow;
+use machine_window::MachineWindow;
 use table::Table;
 use tailwater_tcp::ports::EphemeralPorts;
 use tailwater_tcp::{Secret, Stats};
@@ -121,7 +121,7 @@ pub struct Tcp<P: Platform> {
     pub(crate) connections: AtomicUsize,
     pub(crate) limit: usize,
     /// The windows of peers on this machine.
-    pub(crate) local_window: LocalWindow,
+    pub(crate) machine_window: MachineWindow,
     /// True once the program ends: no handshake is begun. Relaxed: a connection that is accepted
     /// before a kthread sees it is reset by the last look at all connections.
     pub(crate) ending: AtomicBool,
@@ -162,9 +162,9 @@ impl Totals {
 }
 
 impl<P: Platform> Tcp<P> {
-    /// Makes tables without connections and with room for `limit`. For `local_window` see
-    /// [`NetConfig::local_window`](crate::NetConfig::local_window).
-    pub fn new(secrets: Secrets, seed: u64, limit: u32, local_window: u32) -> Self {
+    /// Makes tables without connections and with room for `limit`. For `machine_window` see
+    /// [`NetConfig::machine_window`](crate::NetConfig::machine_window).
+    pub fn new(secrets: Secrets, seed: u64, limit: u32, machine_window: u32) -> Self {
         Self {
             table: Table::new(seed),
             cookies: cookies::Cookies::default(),
@@ -176,7 +176,7 @@ impl<P: Platform> Tcp<P> {
             resets: PeerLimiter::new(RESETS_BURST, RESETS_PER_SECOND, seed),
             connections: AtomicUsize::new(0),
             limit: limit as usize,
-            local_window: LocalWindow::new(local_window),
+            machine_window: MachineWindow::new(machine_window),
             ending: AtomicBool::new(false),
             next_id: AtomicU64::new(0),
             gone: Lock::new(Totals::default()),

@@ -11,7 +11,7 @@
 //! one and is counted besides, so that dropping the last closes the connection. The timers hold one
 //! while a timer is set.
 
-use super::local_window::Arrivals;
+use super::machine_window::Arrivals;
 use super::tag::Tag;
 use crate::platform::{Guard, Lock, Outcome, Platform, Waiters};
 use alloc::boxed::Box;

@@ -149,8 +149,8 @@ impl Follower {
         }
     }
 
-    /// Gives a program the ports that it wishes, if programs share Linux's addresses; returns those
-    /// for its own connections. `None` if all ports are each program's own.
+    /// Gives a program the ports that it requests, if programs share Linux's addresses; returns
+    /// those for its own connections. `None` if all ports are each program's own.
     ///
     /// # Errors
     /// In words: which port it cannot have, and why.

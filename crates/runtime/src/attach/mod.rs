@@ -37,7 +37,7 @@ pub struct Connection {
     registration: Registration,
     path: String,
     /// What was asked for.
-    wish: Register,
+    request: Register,
     /// CPUs of the process before it left the managed ones; `None` if they cannot be read.
     allowed: Option<CpuSet>,
     /// Those to which its threads that are no kthreads were moved last.
@@ -97,7 +97,7 @@ impl Connection {
     /// If no IOKernel listens there, it refused the registration (with the reason), or the memory
     /// has another version.
     pub fn register(path: &str, config: &Config) -> Result<(Self, Loan, Vec<RuntimeEnds>), AttachError> {
-        let wish = Register {
+        let request = Register {
             version: VERSION,
             name: config.name.clone(),
             kthreads: config.kthreads,
@@ -110,7 +110,7 @@ impl Connection {
             listen: config.listen.clone(),
         };
         let control = dial(path, ANSWER_TIMEOUT)?;
-        let Accepted { welcome, region, doorbell, seat } = ask(&control, path, &wish)?;
+        let Accepted { welcome, region, doorbell, seat } = ask(&control, path, &request)?;
         let (region, ends) = Region::attach(region).map_err(unusable(path))?;
         if region.spec().kthreads() != config.kthreads {
             return Err(broken(path, "the region is not for as many kthreads as requested".to_owned()));
@@ -132,7 +132,7 @@ impl Connection {
             allowed,
             registration: Registration { control, welcome },
             path: path.to_owned(),
-            wish,
+            request,
             on_loss: config.on_iokernel_loss,
             wait: config.iokernel_wait,
         };
@@ -179,7 +179,7 @@ impl Connection {
             // If this fails, the kthreads share their cores with this thread.
             let _ = sched_setaffinity(None, cores);
         }
-        if !self.wish.instance.is_only() {
+        if !self.request.instance.is_only() {
             // Until the IOKernel says otherwise: from the first frame on, those for another
             // instance are passed on.
             instances::note(Instance::Replaces);
@@ -244,8 +244,8 @@ fn limit_answers(control: &OwnedFd, path: &str, limit: Duration) -> Result<(), A
 }
 
 /// Asks for a registration, and maps the memory that the IOKernel sends.
-fn ask(control: &OwnedFd, path: &str, wish: &Register) -> Result<Accepted, AttachError> {
-    control::send(control, &ClientMessage::Register(wish.clone()), &[]).map_err(failed(path))?;
+fn ask(control: &OwnedFd, path: &str, request: &Register) -> Result<Accepted, AttachError> {
+    control::send(control, &ClientMessage::Register(request.clone()), &[]).map_err(failed(path))?;
     let (welcome, fds) = match answer(control, path)? {
         (ServerMessage::Welcome(welcome), fds) => (welcome, fds),
         (other, _) => return Err(broken(path, format!("unexpected answer to the registration: {other:?}"))),

@@ -148,7 +148,7 @@ impl Connection {
             // Returns when the connection ends, or if there is another instance of this program.
             match control::receive::<ServerMessage>(control) {
                 Ok((ServerMessage::Instance(instance), _)) => {
-                    self.wish.instance = instance;
+                    self.request.instance = instance;
                     instances::hear(instance);
                 }
                 Ok((ServerMessage::End, _)) => instances::end_soon(),
@@ -254,9 +254,9 @@ impl Connection {
             return Err(self.no_poll_point());
         }
         let old = &self.registration.welcome;
-        let returns = self.wish.ip.is_none();
-        let wish = Register { ip: Some(old.ip), returns, ..self.wish.clone() };
-        let Accepted { welcome, region, doorbell, seat } = ask(&control, &self.path, &wish)?;
+        let returns = self.request.ip.is_none();
+        let request = Register { ip: Some(old.ip), returns, ..self.request.clone() };
+        let Accepted { welcome, region, doorbell, seat } = ask(&control, &self.path, &request)?;
         if !has_same_addresses(&welcome, old) {
             let place = |w: &Welcome| {
                 format!(
@@ -299,7 +299,7 @@ impl Connection {
             runtime.orphan(awaits);
             return Err(error);
         }
-        if !self.wish.instance.is_only() {
+        if !self.request.instance.is_only() {
             instances::keep(&control);
         }
         net::use_ports(welcome.outgoing);

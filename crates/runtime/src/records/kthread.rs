@@ -116,7 +116,7 @@ pub struct Private {
     /// Free small blocks.
     pub blocks: BlockCache,
     /// How long it polls without work before it gives its core back; `None` before it first idles.
-    pub patience: RefCell<Option<AdaptiveSpin>>,
+    pub spin: RefCell<Option<AdaptiveSpin>>,
     /// When it last began to work: with a tenancy, or after it had idled.
     pub works_since: Cell<Cycles>,
     /// How long it waited for the core that it has, or had last.
@@ -229,7 +229,7 @@ impl Kthread {
                 thread_ids: IdBlock::default(),
                 stacks: StackCache::default(),
                 blocks: BlockCache::default(),
-                patience: RefCell::new(None),
+                spin: RefCell::new(None),
                 works_since: Cell::new(0),
                 waited: Cell::new(0),
                 strays: Cell::new(Account::default()),

@@ -171,7 +171,7 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
     let generation = kthread.private().generation.get();
     let state = &kthread.shared.state.0;
     state.set_idle(generation);
-    let deadline = now.saturating_add(patience(kthread, runtime, now));
+    let deadline = now.saturating_add(time_to_spin(kthread, runtime, now));
     let found = handover::poll(kthread, runtime, deadline, || {
         kthread.head().cede_requested() || !runtime.is_attached()
     });
@@ -220,7 +220,7 @@ pub fn pass_on(kthread: ThisKthread<'_>, runtime: &Runtime, runnable: Runnable) 
 
 /// Returns how long the kthread, which has worked until `now`, polls without work: at most
 /// `idle_timeout`.
-fn patience(kthread: ThisKthread<'_>, runtime: &Runtime, now: Cycles) -> Cycles {
+fn time_to_spin(kthread: ThisKthread<'_>, runtime: &Runtime, now: Cycles) -> Cycles {
     if runtime.idle_timeout == Cycles::MAX {
         return Cycles::MAX;
     }
@@ -231,8 +231,8 @@ fn patience(kthread: ThisKthread<'_>, runtime: &Runtime, now: Cycles) -> Cycles 
         // this, or as the work that waits for it.
         return shortest.min(runtime.idle_timeout);
     }
-    let mut patience = kthread.private().patience.borrow_mut();
-    patience.get_or_insert_with(|| AdaptiveSpin::new(shortest, runtime.idle_timeout)).threshold()
+    let mut spin = kthread.private().spin.borrow_mut();
+    spin.get_or_insert_with(|| AdaptiveSpin::new(shortest, runtime.idle_timeout)).threshold()
 }
 
 /// Records the work that has ended at `now`; returns the kthread's average time per frame. A long
@@ -250,8 +250,8 @@ fn average_work(kthread: ThisKthread<'_>, shortest: Cycles, now: Cycles) -> Cycl
 
 /// Records an idle time that ended with work.
 fn record_idle(kthread: ThisKthread<'_>, idle: Cycles) {
-    if let Some(patience) = kthread.private().patience.borrow_mut().as_mut() {
-        patience.record(idle);
+    if let Some(spin) = kthread.private().spin.borrow_mut().as_mut() {
+        spin.record(idle);
     }
 }
 

@@ -62,7 +62,7 @@ pub fn all_respond(runtime: &'static Runtime, patience: Duration) -> bool {
             return false;
         }
         for kthread in silent() {
-            kthread.shared.slot.wake_again();
+            kthread.shared.slot.wake_always();
             let _ = kthread.interrupt();
         }
         pause = (pause * 2).min(LAST_PAUSE);
@@ -72,7 +72,7 @@ pub fn all_respond(runtime: &'static Runtime, patience: Duration) -> bool {
 /// Makes a kthread of an orphan come to its scheduler.
 fn order(kthread: &Kthread) {
     kthread.shared.grant.0.store(Grant::Cede { successor: NextOwner::None }, Generation(0));
-    kthread.shared.slot.wake_again();
+    kthread.shared.slot.wake_always();
 }
 
 /// Stops all kthreads; `None` if one of them has not stopped after `patience`. Not on a kthread.

@@ -19,9 +19,9 @@
 //!
 //! For most runtimes one pass over the cores shows that there is none to preempt. One that [lacks
 //! cores](super::Observation::lacks_cores) needs a pass of its own, and programs bring that about
-//! themselves. So an event makes at most [`FUTILE_SEARCHES`] such passes without a result. After a
+//! themselves. So an event makes at most [`VAIN_SEARCHES`] such passes without a result. After a
 //! pass without a result, looks leave the runtime out until the others have had their turn: of *n*
-//! that lack cores, each has its turn once in *n* / [`FUTILE_SEARCHES`] looks, rounded up.
+//! that lack cores, each has its turn once in *n* / [`VAIN_SEARCHES`] looks, rounded up.
 //!
 //! Consequences, all tested:
 //! - *Work conservation*: no demand is unmet while a core is free, unless its runtime lacks cores
@@ -68,7 +68,7 @@ pub const HELP_PATIENCE: u8 = 6;
 
 /// Maximum number of claims of runtimes that lack cores for which one event searches the cores
 /// without a result.
-pub(super) const FUTILE_SEARCHES: usize = 4;
+pub(super) const VAIN_SEARCHES: usize = 4;
 
 /// Settings of [`CongestionDetection`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -258,12 +258,12 @@ impl CongestionDetection {
         // Whether or not they have a demand at present: programs could take turns at that.
         let lacks_cores = |runtime| view.obs.lacks_cores(view.ledger, runtime);
         let lacking = view.ledger.runtimes().iter().filter(|&&runtime| lacks_cores(runtime)).count();
-        let turn = lacking.div_ceil(FUTILE_SEARCHES) as u64;
-        let mut futile = 0;
+        let turn = lacking.div_ceil(VAIN_SEARCHES) as u64;
+        let mut vain = 0;
         for &(.., runtime) in queue {
             let lacks = lacking > 0 && lacks_cores(runtime);
             let waits = |tracked: &Tracked| tracked.next_search > self.looks;
-            if lacks && (futile == FUTILE_SEARCHES || self.runtimes.get(runtime).is_some_and(waits)) {
+            if lacks && (vain == VAIN_SEARCHES || self.runtimes.get(runtime).is_some_and(waits)) {
                 continue;
             }
             let served = self.serve(view, runtime, actions);
@@ -271,7 +271,7 @@ impl CongestionDetection {
                 && !served
                 && let Some(tracked) = self.runtimes.get_mut(runtime)
             {
-                futile += 1;
+                vain += 1;
                 tracked.next_search = self.looks + turn;
             }
         }

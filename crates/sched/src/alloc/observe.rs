@@ -156,7 +156,7 @@ pub struct Observation {
     holds: Vec<Hold>,
     /// Number of calls of [`stickiness`](Self::stickiness).
     #[cfg(test)]
-    pub(super) ties_read: core::cell::Cell<usize>,
+    pub(super) stickiness_reads: core::cell::Cell<usize>,
 }
 
 impl Observation {
@@ -270,7 +270,7 @@ impl Observation {
     /// runtime: more if it hosts an exclusive thread than if the core is reserved.
     pub(super) fn stickiness(&self, kthread: KthreadId, at: usize) -> u8 {
         #[cfg(test)]
-        self.ties_read.set(self.ties_read.get() + 1);
+        self.stickiness_reads.set(self.stickiness_reads.get() + 1);
         let hosted = self.kthread(kthread).is_some_and(|look| look.hosted);
         let reserved = self.reserved.get(at).is_some_and(|&owner| owner == Some(kthread.runtime));
         2 * u8::from(hosted) + u8::from(reserved)

@@ -24,11 +24,10 @@
 //!
 //! How many cores a runtime keeps is counted; which ones it loses of those that it does not keep is
 //! chosen here. A runtime [sticks](Observation::stickiness) to a core where it hosts an exclusive
-//! thread, or that ordinary threads are kept off. A core is chosen as if none stuck to any. Of the
-//! cores that its owner has in the same use and that the claimant may take as well, the least
-//! sticky one is then taken in its place. So a runtime that reports to stick to all its cores, or
-//! to changing ones, keeps no more cores than otherwise, and a choice takes one more pass over the
-//! cores.
+//! thread, or that ordinary threads are kept off. A core is first chosen as if none were sticky. Of
+//! the cores that its owner has in the same use and that the claimant may take as well, the least
+//! sticky one is then taken in its place. So a runtime that reports all its cores as sticky, or
+//! changing ones, keeps no more of them, and a choice takes one more pass over the cores.
 //!
 //! In pool 1 a `LatencyCritical` claimant prefers an idling core, which still polls, to a free one,
 //! which may be halted: on three kinds of 2-vCPU VM a hand-off takes 1.4 to 3.2 us and the wake of

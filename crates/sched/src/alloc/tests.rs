@@ -1,7 +1,7 @@
 //! Congestion detection by scenario. Properties that hold for every history are in
 //! `tests/it/allocation.rs`.
 
-use super::congestion::FUTILE_SEARCHES;
+use super::congestion::VAIN_SEARCHES;
 use super::*;
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
 use crate::ledger::{Class, CoreState, Ledger, RuntimeSpec};
@@ -754,7 +754,7 @@ fn kthreads_that_all_host_exclusive_threads_do_not_make_an_event_quadratic() {
     let mut machine = hosting(BestEffort);
     let service = machine.runtime(LatencyCritical, 0, 1);
     assert_eq!(machine.wakeup(service).len(), 1);
-    let read = machine.obs.ties_read.take();
+    let read = machine.obs.stickiness_reads.take();
     assert!(read <= most, "a wake asks {read} times how sticky a core is");
     // Services that wait for their quantum, until a core idles.
     let mut machine = hosting(LatencyCritical);
@@ -763,9 +763,9 @@ fn kthreads_that_all_host_exclusive_threads_do_not_make_an_event_quadratic() {
         assert_eq!(machine.wakeup(service), []);
         assert!(machine.policy.is_unmet(service));
     }
-    machine.obs.ties_read.take();
+    machine.obs.stickiness_reads.take();
     assert_eq!(machine.idle(5).len(), 1);
-    let read = machine.obs.ties_read.take();
+    let read = machine.obs.stickiness_reads.take();
     assert!(read <= most, "a core that idles asks {read} times how sticky one is");
 }
 
@@ -801,7 +801,7 @@ fn a_look_searches_the_cores_for_few_of_many_runtimes_that_lack_cores() {
         assert_eq!(machine.look(), []);
         // One is for all claims of runtimes that lack no cores.
         let searches = machine.policy.take_searches();
-        assert!(searches <= FUTILE_SEARCHES + 1, "{searches} searches at look {look}");
+        assert!(searches <= VAIN_SEARCHES + 1, "{searches} searches at look {look}");
     }
 }
 
@@ -815,7 +815,7 @@ fn a_core_that_only_others_may_have_does_not_lift_the_bound_on_vain_searches() {
     for look in 0..16 {
         assert_eq!(machine.look(), []);
         let searches = machine.policy.take_searches();
-        assert!((1..=FUTILE_SEARCHES).contains(&searches), "{searches} searches at look {look}");
+        assert!((1..=VAIN_SEARCHES).contains(&searches), "{searches} searches at look {look}");
     }
 }
 
@@ -824,8 +824,8 @@ fn a_core_that_its_owner_is_tied_to_is_taken_if_those_without_ties_may_not_be() 
     for others in [false, true] {
         let mut machine = Machine::of_cores(3);
         let owner = machine.runtime(LatencyCritical, 0, 3);
-        let tied = machine.runs(owner, 0);
-        machine.obs.kthread_mut(tied).unwrap().hosted = true;
+        let sticky = machine.runs(owner, 0);
+        machine.obs.kthread_mut(sticky).unwrap().hosted = true;
         machine.wait(Nanos::from_micros(50));
         machine.runs(owner, 1);
         machine.runs(owner, 2);
@@ -842,8 +842,8 @@ fn a_core_that_idles_is_lent_although_its_owner_keeps_a_younger_one_without_ties
     for old in [false, true] {
         let mut machine = Machine::of_cores(2);
         let owner = machine.runtime(LatencyCritical, 0, 2);
-        let tied = machine.runs(owner, 0);
-        machine.obs.kthread_mut(tied).unwrap().hosted = true;
+        let sticky = machine.runs(owner, 0);
+        machine.obs.kthread_mut(sticky).unwrap().hosted = true;
         machine.wait(Nanos::from_micros(50));
         machine.idles(owner, 1);
         // Before the quantum of services has passed on core 0, the wake takes no core.
@@ -868,7 +868,7 @@ fn each_of_many_runtimes_that_lack_cores_is_served_within_its_turn() {
             // From now on the search has no result for all but one.
             lacking.iter().filter(|&&other| other != program).for_each(|&other| machine.obs.refuse(other, 1));
             machine.wait(Nanos::from_micros(100));
-            let turn = programs.div_ceil(FUTILE_SEARCHES);
+            let turn = programs.div_ceil(VAIN_SEARCHES);
             let served = (0..turn).find_map(|_| machine.look().first().copied());
             let is_own =
                 |action: Action| matches!(action, Action::Grant { runtime, .. } if runtime == program);

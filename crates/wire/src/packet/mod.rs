@@ -5,6 +5,10 @@
 //! against the bytes present, and a chain of more than [`MAX_EXTENSIONS`] headers is refused, so
 //! that nothing hides behind it (RFC 7113 section 3). Pure; checks no sender: which packets it may
 //! send is decided by the switch and the firewall.
+//!
+//! A host's walk is [`upper_layer`](crate::ipv6::upper_layer): it checks options, names the byte at
+//! fault, ends at a fragment, and takes a header that no host here knows for the protocol. The walk
+//! here looks past all that. A test compares both where neither difference counts.
 
 use crate::ethernet::ETHERNET_HEADER;
 use crate::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6};
@@ -14,6 +18,7 @@ use crate::ipv6::{IPV6_HEADER, Ipv6Packet, MAX_EXTENSIONS};
 use crate::tcp::TCP_HEADER;
 use crate::udp::UDP_HEADER;
 
+// Plain numbers, as those of [`crate::frame`]: rules and the eBPF programs compare bytes.
 /// Number of the protocol ICMP.
 pub const ICMP: u8 = IpProtocol::ICMP.0;
 /// Number of the protocol TCP.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::ipv6::upper_layer_unchecked;
 use proptest::prelude::*;
 use tailwater_testkit::frames::{fragment, ipv4, ipv6};
 
@@ -152,4 +153,29 @@ fn hashes_of_ipv6_flows_spread_whatever_differs() {
     assert_spread(|i| mix_ipv6(base + u128::from(i), base, 6));
     assert_spread(|i| mix_ipv6(base | u128::from(i) << 64, base, 6));
     assert_spread(|i| mix_ipv6(base, base | u128::from(i) << 48, 6));
+}
+
+proptest! {
+    #[test]
+    fn a_switch_finds_the_protocol_that_the_receiver_finds(
+        is_first_hop_by_hop: bool,
+        kinds in proptest::collection::vec((prop_oneof![Just(43u8), Just(60)], 0u8..3, any::<u8>()), 0..11),
+        cut in 0usize..64,
+    ) {
+        let mut next: Vec<u8> = kinds.iter().map(|&(kind, ..)| kind).chain([UDP]).collect();
+        if is_first_hop_by_hop && !kinds.is_empty() {
+            next[0] = 0;
+        }
+        let mut chain = Vec::new();
+        for (&(_, units, byte), &next) in kinds.iter().zip(&next[1..]) {
+            chain.extend([next, units]);
+            chain.resize(chain.len() + 6 + 8 * usize::from(units), byte);
+        }
+        chain.extend([0; 8]);
+        chain.truncate(chain.len().saturating_sub(cut.saturating_sub(32)));
+        let frame = ipv6(A, B, next[0], 64, &chain);
+        let here = read(&frame).ok().map(|packet| (packet.protocol, chain.len() - packet.length));
+        let there = upper_layer_unchecked(IpProtocol(next[0]), &chain).ok();
+        prop_assert_eq!(here, there.map(|upper| (upper.protocol.0, upper.at)));
+    }
 }

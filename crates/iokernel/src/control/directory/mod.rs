@@ -272,7 +272,7 @@ impl Directory {
         as_before: bool,
         rule: impl FnOnce(&Self, u64) -> Result<Option<usize>, Denial>,
     ) -> Result<Assignment, Refusal> {
-        let region = self.check_wish(user, request)?;
+        let region = self.check_request(user, request)?;
         let region_len = region.region_len() as u64;
         let grant = rule(self, region_len)?;
         let other = self.beside(user, request)?.map(|other| (other.place.clone(), other.grant));
@@ -341,7 +341,7 @@ impl Directory {
         Some(entry)
     }
 
-    fn check_wish(&self, user: &User, request: &Register) -> Result<RegionSpec, Refusal> {
+    fn check_request(&self, user: &User, request: &Register) -> Result<RegionSpec, Refusal> {
         let Register { version, name, kthreads, guaranteed, ring_bytes, .. } = request;
         if !Version::OWN.serves(Version(*version)) {
             return Err(Refusal::Version { theirs: *version });

@@ -236,7 +236,7 @@ fn addresses_that_a_grant_lists_are_given_to_programs_that_choose_them_only() {
 }
 
 #[test]
-fn every_wish_that_cannot_be_granted_is_refused_for_its_own_reason() {
+fn every_request_that_cannot_be_granted_is_refused_for_its_own_reason() {
     let mut directory = directory();
     assert!(directory.reserve("tap0", Some([10, 77, 0, 1].into()), Some(MacAddr([2, 0, 0, 0, 0, 9]))));
     let taken = directory.admit(ROOT, &request("taken")).unwrap();

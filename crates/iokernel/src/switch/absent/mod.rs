@@ -469,7 +469,7 @@ impl Switch {
         let until = now + self.absent.seconds(REPORT_S);
         let (of_instance, repeats) = (other.is_some(), if other.is_some() { REPEATS } else { 0 });
         let waiting = self.absent.reports.len();
-        let told = world.runtimes.iter().filter(|runtime| !runtime.ending && Some(runtime.id) != other);
+        let told = world.runtimes.iter().filter(|runtime| !runtime.is_ended && Some(runtime.id) != other);
         for to in told.map(|runtime| runtime.id) {
             let ips = [Some(IpAddr::V4(ended.ip)), self.absent.config.ip6_of(ended.ip).map(IpAddr::V6)];
             for ip in ips.into_iter().flatten().chain([ended.mac.link_local().into()]) {
@@ -529,7 +529,9 @@ pub(super) fn ip4_of(config: &Config, ip: Ipv6Addr) -> Option<Ipv4Addr> {
 /// Puts a report into a ring of its receiver; false if there is no room. Firewall rules do not
 /// apply: it is the IOKernel's own.
 fn put_report(report: Pending, world: &mut World, lender: &mut impl Lender, now: Cycles) -> bool {
-    let Some(runtime) = world.runtimes.get(report.to).filter(|runtime| !runtime.ending) else { return true };
+    let Some(runtime) = world.runtimes.get(report.to).filter(|runtime| !runtime.is_ended) else {
+        return true;
+    };
     let own = match report.gone.0 {
         IpAddr::V4(_) => Some(IpAddr::V4(runtime.ip)),
         IpAddr::V6(gone) => {

@@ -74,7 +74,7 @@ impl<P: Platform> Stack<P> {
         if near {
             self.widen_path(socket, inner, now);
             if inner.connection.has_gap() {
-                self.tcp.local_window.note_gap(now);
+                self.tcp.machine_window.note_gap(now);
             }
         }
         let traced = batch.traced();
@@ -117,9 +117,10 @@ impl<P: Platform> Stack<P> {
             let other = sender::Config::default().max_ack_delay;
             inner.connection.set_peer_ack_delay(if vouched { LOCAL_ACK_DELAY } else { other });
         }
+        // A peer elsewhere on this machine: both ends of a `local` socket are this stack.
         let near = vouched && !socket.local;
         let ceiling = if near {
-            self.tcp.local_window.note(&mut inner.arrivals, segment.payload.len(), now)
+            self.tcp.machine_window.note(&mut inner.arrivals, segment.payload.len(), now)
         } else {
             u32::MAX
         };

@@ -156,7 +156,7 @@ impl InputBatch<Threads> for Deferred {
 /// Longest packet to a peer on the same machine.
 const LOCAL_MTU: u16 = 9000;
 /// Bytes offered to a peer on the same machine.
-const LOCAL_WINDOW: u32 = 180_000;
+const MACHINE_WINDOW: u32 = 180_000;
 
 /// Host number `n` of the test network 10.0.0.0/24.
 fn ip(n: u8) -> Ipv4Addr {
@@ -186,7 +186,7 @@ fn config(n: u8) -> NetConfig {
         local_mtu: LOCAL_MTU,
         mode: Mode::Attached,
         udp_receive_bytes: 16 * 1024,
-        local_window: LOCAL_WINDOW,
+        machine_window: MACHINE_WINDOW,
         tcp_connections: 1000,
     }
 }

@@ -163,8 +163,8 @@ fn window_after_reading(checksums: Checksums, unread: usize) -> u32 {
 }
 
 #[test]
-fn a_peer_on_this_machine_is_offered_the_local_window_and_others_what_the_buffer_holds() {
-    assert_eq!(window_after_reading(Trust, 100_000), LOCAL_WINDOW);
+fn a_peer_on_this_machine_is_offered_the_machine_window_and_others_what_the_buffer_holds() {
+    assert_eq!(window_after_reading(Trust, 100_000), MACHINE_WINDOW);
     let far = window_after_reading(Verify, 600_000);
     assert!(far > 900 * 1024, "{far} bytes");
 }
@@ -225,7 +225,7 @@ fn a_peer_that_has_moved_behind_a_port_is_reached_with_segments_of_the_link() {
 }
 
 #[test]
-fn connections_that_peers_on_this_machine_send_much_on_share_the_local_window() {
+fn connections_that_peers_on_this_machine_send_much_on_share_the_machine_window() {
     let mut hub = acquainted_hub(46);
     hub.checksums = Trust;
     let all: Vec<_> = (0..4).map(|n| pair(&mut hub, at(2, SERVER + n), &Config::default())).collect();
@@ -241,14 +241,14 @@ fn connections_that_peers_on_this_machine_send_much_on_share_the_local_window() 
     };
     (0..100).for_each(|_| send(&mut hub, &all[0]));
     let window = offered(&all[0]);
-    assert!((LOCAL_WINDOW / 2..=LOCAL_WINDOW).contains(&window), "{window} bytes");
+    assert!((MACHINE_WINDOW / 2..=MACHINE_WINDOW).contains(&window), "{window} bytes");
     for _ in 0..100 {
         all.iter().for_each(|ends| send(&mut hub, ends));
     }
     hub.run(hub.now + STEP);
     for ends in &all {
         let window = offered(ends);
-        assert!((LOCAL_WINDOW / 8..=LOCAL_WINDOW / 4).contains(&window), "{window} bytes");
+        assert!((MACHINE_WINDOW / 8..=MACHINE_WINDOW / 4).contains(&window), "{window} bytes");
     }
 }
 

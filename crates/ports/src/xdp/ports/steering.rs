@@ -184,7 +184,7 @@ impl Steering {
         Ok(ports)
     }
 
-    /// Returns a socket at a port that a program wishes; `None` if it has one, or will when an
+    /// Returns a socket at a port that a program requests; `None` if it has one, or will when an
     /// earlier IOKernel has ended.
     fn hold(&self, ip: Ipv4Addr, listen: Listen) -> Result<Option<Held>, String> {
         if self.outgoing.range.contains(&listen.port) {

@@ -11,17 +11,17 @@ use crate::topology::Topology;
 const RUNTIMES: u32 = 4;
 
 /// Returns true if the runtime that has the core at this position has another one, `alike`, that it
-/// is tied to less: the definition.
-fn has_looser(view: View<'_>, at: usize, alike: impl Fn(usize) -> bool) -> bool {
+/// sticks to less: the definition.
+fn has_less_sticky(view: View<'_>, at: usize, alike: impl Fn(usize) -> bool) -> bool {
     let cores = view.ledger.cores();
     let CoreState::Owned { kthread: holder, .. } = cores[at] else { return false };
     let stickiness = view.obs.stickiness(holder, at);
-    let is_looser = |(other, state): (usize, &CoreState)| {
+    let is_less_sticky = |(other, state): (usize, &CoreState)| {
         matches!(*state, CoreState::Owned { kthread, .. }
             if kthread.runtime == holder.runtime && view.obs.stickiness(kthread, other) < stickiness)
             && alike(other)
     };
-    cores.iter().enumerate().any(is_looser)
+    cores.iter().enumerate().any(is_less_sticky)
 }
 
 /// One core: which runtime has it, whether its kthread hosts an exclusive thread and idles, for
@@ -109,11 +109,11 @@ proptest! {
                     && is_reached(other)
                     && (!choice.preempts || is_eligible(other))
             };
-            prop_assert!(!has_looser(view, choice.at, is_alike), "core {}", choice.at);
+            prop_assert!(!has_less_sticky(view, choice.at, is_alike), "core {}", choice.at);
             let idle = (0..cores.len()).filter(|&at| idles_at(view, at) && is_reached(at));
             for at in idle {
                 let chosen = selector.least_sticky(view, &claim, at, |other| idles_at(view, other));
-                prop_assert!(!has_looser(view, chosen, |other| idles_at(view, other) && is_reached(other)));
+                prop_assert!(!has_less_sticky(view, chosen, |other| idles_at(view, other) && is_reached(other)));
             }
         }
     }

@@ -15,8 +15,8 @@
 //! Parts that add up to the whole are right for senders without end. Messages of many connections
 //! seldom lie in the ring at once, and a message that does not fit its window takes a round trip
 //! more. So while no gap is seen, each is offered [`MOST`] parts, up to the whole. A connection
-//! with a gap is taken for a sign that the ring has overflowed: for [`ONE_PART`] periods after the
-//! latest one each has one part, then two until [`TWO_PARTS`] periods after it.
+//! with a gap is taken for a sign that the ring has overflowed: for [`ONE_PART_PERIODS`] after the
+//! latest one each has one part, then two until [`TWO_PARTS_PERIODS`] after it.
 //!
 //! | word | written | ordering |
 //! |---|---|---|
@@ -42,9 +42,9 @@ const LEAST: u32 = 3 << 10;
 /// Most parts of the whole that a connection is offered, when no gap was seen lately.
 const MOST: u32 = 4;
 /// Periods after a gap in which each connection is offered one part: 1.0 s.
-const ONE_PART: u32 = 120;
-/// Periods after a gap in which each is offered two parts, from [`ONE_PART`] on: 8.1 s.
-const TWO_PARTS: u32 = 960;
+const ONE_PART_PERIODS: u32 = 120;
+/// Periods after a gap in which each is offered two parts, from [`ONE_PART_PERIODS`] on: 8.1 s.
+const TWO_PARTS_PERIODS: u32 = 960;
 /// Periods after which nothing is known of the connections: 0.54 s.
 const PAUSE: u32 = 64;
 /// From so many periods since a gap on, it lies in the future of a thread whose clock is behind.
@@ -54,7 +54,7 @@ const BEHIND: u32 = 1000;
 
 /// See the module documentation.
 #[derive(Debug)]
-pub(crate) struct LocalWindow {
+pub(crate) struct MachineWindow {
     /// Bytes that one ring takes: the most for one connection, and after a gap for all of them
     /// together.
     total: u32,
@@ -72,7 +72,7 @@ pub(crate) struct Arrivals {
     bytes: u32,
 }
 
-impl LocalWindow {
+impl MachineWindow {
     pub(crate) fn new(total: u32) -> Self {
         Self { total, count: AtomicU64::new(0), gap: AtomicU32::new(0) }
     }
@@ -108,8 +108,8 @@ impl LocalWindow {
         match self.gap.load(Relaxed) {
             0 => MOST,
             seen => match period.wrapping_add(1).wrapping_sub(seen) {
-                ONE_PART..TWO_PARTS => 2,
-                TWO_PARTS..AHEAD => MOST,
+                ONE_PART_PERIODS..TWO_PARTS_PERIODS => 2,
+                TWO_PARTS_PERIODS..AHEAD => MOST,
                 _ => 1,
             },
         }
@@ -153,7 +153,7 @@ mod tests {
 
     #[test]
     fn connections_that_much_arrives_on_share_the_window() {
-        let window = LocalWindow::new(100_000);
+        let window = MachineWindow::new(100_000);
         window.note_gap(at(0));
         let mut connections = [const { Arrivals { period: 0, bytes: 0 } }; 4];
         for connection in &mut connections {
@@ -181,9 +181,9 @@ mod tests {
 
     #[test]
     fn parts_add_up_to_the_whole_after_a_gap_only() {
-        let window = LocalWindow::new(100_000);
+        let window = MachineWindow::new(100_000);
         let mut connections = [const { Arrivals { period: 0, bytes: 0 } }; 10];
-        let mut share = |window: &LocalWindow, period| {
+        let mut share = |window: &MachineWindow, period| {
             connections.iter_mut().map(|it| window.note(it, 10_000, at(period))).last().unwrap()
         };
         assert_eq!(share(&window, 0), 40_000);
@@ -191,26 +191,26 @@ mod tests {
         for (period, expected) in [
             (4, 10_000),
             (5, 10_000),
-            (4 + ONE_PART, 10_000),
-            (5 + ONE_PART, 20_000),
-            (4 + TWO_PARTS, 20_000),
-            (5 + TWO_PARTS, 40_000),
+            (4 + ONE_PART_PERIODS, 10_000),
+            (5 + ONE_PART_PERIODS, 20_000),
+            (4 + TWO_PARTS_PERIODS, 20_000),
+            (5 + TWO_PARTS_PERIODS, 40_000),
         ] {
             assert_eq!(share(&window, period), expected, "{period}");
         }
-        let one = window.note(&mut Arrivals::default(), 10_000, at(2 * TWO_PARTS));
+        let one = window.note(&mut Arrivals::default(), 10_000, at(2 * TWO_PARTS_PERIODS));
         assert_eq!(one, 100_000, "no more than the whole");
     }
 
     #[test]
     fn a_share_has_room_for_two_segments_of_a_link() {
-        let window = LocalWindow::new(100_000);
+        let window = MachineWindow::new(100_000);
         window.note_gap(at(0));
         let mut last = 0;
         for _ in 0..70_000 {
             last = window.note(&mut Arrivals::default(), 10_000, at(0));
         }
         assert_eq!(last, LEAST);
-        assert_eq!(LocalWindow::new(1000).note(&mut Arrivals::default(), 1, at(0)), 1000);
+        assert_eq!(MachineWindow::new(1000).note(&mut Arrivals::default(), 1, at(0)), 1000);
     }
 }

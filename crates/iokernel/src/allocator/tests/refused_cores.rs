@@ -195,3 +195,28 @@ fn a_thread_that_is_gone_is_tried_for_a_share_of_the_time() {
     // 2 ms at once, and a hundredth of a second.
     assert!(charged < 13_000_000, "{charged} ns in a second");
 }
+
+#[test]
+fn programs_that_are_refused_a_core_more_than_a_second_apart_are_each_named_in_the_log_at_once() {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    for id in 0..3 {
+        sandbox.add(id, 1, 0, BestEffort);
+        sandbox.bar_thread(1 + 100 * id as i32, CoreId(0));
+        sandbox.peer(id).queue(0, 1);
+        sandbox.settle();
+        let is_named = |id| sandbox.world.runtimes.get(RuntimeId(id)).unwrap().refused_cores.has_warned;
+        assert!(is_named(id), "{id}");
+        sandbox.pass(1_100_000_000);
+    }
+    sandbox.add(3, 1, 0, BestEffort);
+    sandbox.add(4, 1, 0, BestEffort);
+    for id in 3..5 {
+        sandbox.bar_thread(1 + 100 * id as i32, CoreId(0));
+        sandbox.peer(id).queue(0, 1);
+    }
+    sandbox.settle();
+    let named =
+        (3..5).filter(|&id| sandbox.world.runtimes.get(RuntimeId(id)).unwrap().refused_cores.has_warned);
+    assert_eq!(named.count(), 1, "one in a second");
+    assert_eq!(failures(&sandbox), 5);
+}
