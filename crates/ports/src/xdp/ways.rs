@@ -13,7 +13,7 @@
 
 use core::cmp::Reverse;
 use core::fmt;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Maximum number of ways by default routes of a family, and by its other routes; those of later
@@ -138,6 +138,8 @@ impl Kind {
 pub(super) struct Ways {
     /// Of those that fit a packet, the first one counts.
     pub(super) ways: Vec<Way>,
+    /// Of all routes, whosever packets take them: hosts of the wire have these addresses.
+    pub(super) routers: HashSet<IpAddr>,
     /// In ascending order.
     pub(super) unfollowed: Vec<Unfollowed>,
     /// Some were left out.
@@ -151,6 +153,7 @@ impl Ways {
         (mut rules, mut unfollowed): (Vec<Rule>, Vec<Unfollowed>),
         mut routes: Vec<Route>,
     ) -> Self {
+        let routers = routes.iter().filter_map(|route| route.via).collect();
         // Rules for other machines' packets take no room.
         rules.retain(|rule| senders.iter().any(|sender| rule.from.and(*sender).is_some()));
         // Stable: of equals, Linux tries the one first that it lists first.
@@ -176,7 +179,7 @@ impl Ways {
                 is_cut |= found.next().is_some();
             }
         }
-        Self { ways, unfollowed, is_cut }
+        Self { ways, routers, unfollowed, is_cut }
     }
 
     /// Returns the router of the IPv4 packets for which nothing else is said.
