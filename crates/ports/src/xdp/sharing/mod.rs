@@ -37,7 +37,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailwater_bpf::sys::map::Map;
 use tailwater_wire::MacAddr;
-use tailwater_wire::frame::PREFIX_LEN6;
 
 use super::addresses::{Gateway, View};
 use super::latest::Latest;
@@ -352,12 +351,8 @@ impl Programs {
         let before = map.entries(MOST_ADDRESSES as usize)?;
         let entered: HashSet<IpAddr> = before.into_iter().map(|(key, _)| program::address(key)).collect();
         let until = Instant::now() + KEPT;
-        let networks = gateway.iter().flat_map(|gateway| {
-            let ip6 = gateway.ip6.map(|ip6| Prefix::new(ip6.into(), PREFIX_LEN6));
-            [Some(Prefix::new(gateway.ip.into(), prefix_len)), ip6]
-        });
         Ok(Self {
-            senders: networks.flatten().collect(),
+            senders: gateway.map_or_else(Vec::new, |gateway| gateway.networks(prefix_len)),
             map,
             theirs: entered.iter().map(|&ip| (ip, Some(until))).collect(),
             entered,
