@@ -95,7 +95,7 @@ pub fn check(config: &Config, start: Start) -> Vec<Finding> {
     let has_port = findings.iter().any(|finding| finding.subject == "port" && finding.verdict == Verdict::Ok);
     if has_port {
         // Its words are those of a port; now for its device.
-        let device = config.ports.examine(config.mtu, config.prefix_len, passes_devices);
+        let device = config.ports.examine(config.mtu, (config.prefix_len, config.network6), passes_devices);
         findings[1] = Finding::new("port", device.map_err(|error| error.to_string()));
     }
     let used = cores.as_ref().map(|cores| {

@@ -35,9 +35,9 @@ pub struct Card {
     pub channels: Option<Channels>,
     /// Whether it joins received segments into long ones.
     pub lro: Option<bool>,
-    /// Whether it takes the VLAN tags off received frames,
+    /// Whether it takes the VLAN tags off received frames.
     pub strips_tags: Option<bool>,
-    /// and whether Linux has VLANs there.
+    /// Whether Linux has VLANs directly on it, not on a bond or bridge above.
     pub has_vlans: bool,
     /// Whether it checks checksums of received frames.
     pub receive_checksums: Option<bool>,
@@ -56,9 +56,9 @@ impl Card {
         let missing = |error| format!("no interface {name} in this network namespace: {error}");
         let interface = Interface::new(name).map_err(missing)?;
         let index = interface.index().map_err(missing)?;
-        let link = Linux::new().and_then(|mut linux| linux.link(index));
-        let link =
-            link.map_err(|error| format!("cannot read what {name} says of itself (netlink): {error}"))?;
+        let found = Linux::new().and_then(|mut linux| Ok((linux.link(index)?, linux.has_vlans(index)?)));
+        let (link, has_vlans) =
+            found.map_err(|error| format!("cannot read what {name} says of itself (netlink): {error}"))?;
         Ok(Self {
             driver: interface.driver(),
             mtu: interface.mtu().map_err(missing)?,
@@ -66,11 +66,22 @@ impl Card {
             channels: interface.channels(),
             lro: interface.joins_received(),
             strips_tags: interface.strips_tags(),
-            has_vlans: interface.has_vlans(),
+            has_vlans,
             receive_checksums: interface.checks_received(),
             attached: link.attached,
             features: netlink::features(index).ok(),
         })
+    }
+}
+
+/// Returns what keeps VLAN tags in the frames that programs receive on the interface of this name
+/// and driver. On a veth pair the other end has to put them there, of which this one knows nothing.
+pub fn keep_tags(name: &str, driver: &str) -> String {
+    match driver {
+        "veth" => format!(
+            "`ethtool -K PEER txvlan off` for the other end, and `ethtool -K {name} rxvlan off` to say so here"
+        ),
+        _ => format!("`ethtool -K {name} rxvlan off`"),
     }
 }
 

@@ -5,7 +5,7 @@
 //! in one common grammar.
 
 use serde::{Deserialize, Serialize};
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 
 use super::fault::{FaultPort, FaultSpec};
 use super::grammar::OptionError;
@@ -66,13 +66,18 @@ impl PortOptions {
     ///
     /// # Errors
     /// As [`build`](Self::build), and what the port lacks on this machine.
-    pub fn examine(&self, mtu: u16, prefix_len: u8, inherits: bool) -> Result<String, PortError> {
+    pub fn examine(
+        &self,
+        mtu: u16,
+        (prefix_len, network6): (u8, Ipv6Addr),
+        inherits: bool,
+    ) -> Result<String, PortError> {
         self.build()?;
         // The words are those of a port.
         let found = if let Some((text, host)) = self.tap.as_ref().zip(self.host_ip) {
             text.parse().ok().map(|spec| TapPort::with_spec(spec, host).examine(prefix_len, inherits))
         } else if let Some(text) = &self.xdp {
-            text.parse().ok().map(|spec| XdpPort::new(spec).look(mtu, prefix_len, inherits))
+            text.parse().ok().map(|spec| XdpPort::new(spec).look(mtu, (prefix_len, network6), inherits))
         } else if let Some(text) = &self.pcap {
             text.parse().ok().map(|spec| PcapPort::new(spec).examine())
         } else {

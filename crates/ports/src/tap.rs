@@ -178,11 +178,11 @@ impl TapPort {
     }
 
     /// Opens the first queue of this port. Linux would give a device of several queues to two
-    /// programs, and each some of the flows.
+    /// programs, and each some of the flows. Two that begin at the same moment are not told apart:
+    /// both find it unused.
     fn open_first(&self) -> Result<OwnedFd, Errno> {
         let (name, kind) = (&self.spec.name, self.spec.kind());
-        let index = Interface::new(name).and_then(|interface| interface.index());
-        if kind.several && index.is_ok_and(is_used) {
+        if kind.several && Interface::new(name).is_ok_and(|interface| is_used(&interface)) {
             return Err(if is_in_use_as(name, kind) == Some(false) { Errno::EXIST } else { Errno::BUSY });
         }
         open_tap(name, kind)
@@ -403,10 +403,12 @@ impl Port for TapPort {
     }
 }
 
-/// Returns whether a program has a queue of the TAP device with this number.
-fn is_used(index: u32) -> bool {
-    // What cannot be read is left to Linux, which refuses a device of one queue.
-    Linux::new().and_then(|mut linux| linux.link(index)).is_ok_and(|link| link.has_carrier)
+/// Returns whether an interface is a TAP device of which a program has a queue.
+fn is_used(interface: &Interface) -> bool {
+    // What cannot be read is left to Linux, which refuses a device of one queue, and any other one.
+    let link = |index| Linux::new().and_then(|mut linux| linux.link(index));
+    interface.driver() == "tun"
+        && interface.index().is_ok_and(|index| link(index).is_ok_and(|link| link.has_carrier))
 }
 
 /// Returns the number of the queue, of `queues`, for a frame: the same for all frames of a TCP or

@@ -3,7 +3,7 @@
 //! Owns the judgement of what was read ([`Card`]). The limits of drivers are from their
 //! documentation and from the drivers themselves in Linux.
 
-use tailwater_ports::card::{Card, Channels};
+use tailwater_ports::card::{Card, Channels, keep_tags};
 use tailwater_ports::xdp::{MAX_MTU, MAX_QUEUES};
 
 use super::part::{Part, Status};
@@ -152,7 +152,7 @@ fn lro(name: &str, card: &Card) -> (Status, String) {
 }
 
 fn tags(name: &str, card: &Card) -> (Status, String) {
-    let remedy = format!("`ethtool -K {name} rxvlan off`");
+    let remedy = keep_tags(name, &card.driver);
     match (card.strips_tags, card.has_vlans) {
         (Some(true), true) => {
             let found =
@@ -233,6 +233,11 @@ mod tests {
             ("MTU", Card { mtu: 3600, ..good() }, "mtu 3498"),
             ("LRO", Card { lro: Some(true), ..good() }, "ethtool -K eth0 lro off"),
             ("VLAN tags", Card { has_vlans: true, ..good() }, "ethtool -K eth0 rxvlan off"),
+            (
+                "VLAN tags",
+                Card { has_vlans: true, driver: "veth".to_owned(), ..good() },
+                "ethtool -K PEER txvlan off",
+            ),
             ("XDP program", Card { attached, ..good() }, "bpftool prog show id 42"),
             ("XDP program", Card { attached: generic, ..good() }, "dev eth0 xdpgeneric off"),
             ("XDP mode", Card { features: Some(Features::from_bits(0)), ..good() }, "skb only"),

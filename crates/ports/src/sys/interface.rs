@@ -189,13 +189,6 @@ impl Interface {
         Some(self.value(ETHTOOL_GFLAGS)? & RXVLAN != 0)
     }
 
-    /// Returns whether Linux has VLANs on the interface.
-    pub(crate) fn has_vlans(&self) -> bool {
-        // Each line ends with the interface below a VLAN's.
-        let list = std::fs::read_to_string("/proc/thread-self/net/vlan/config").unwrap_or_default();
-        list.lines().filter_map(|line| line.rsplit('|').next()).any(|below| below.trim() == self.name)
-    }
-
     /// Returns whether the interface checks checksums of received frames; `None` if that is
     /// unknown.
     pub(crate) fn checks_received(&self) -> Option<bool> {

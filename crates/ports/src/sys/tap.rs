@@ -115,6 +115,7 @@ mod tests {
     use super::super::interface::Interface;
     use super::*;
     use std::net::Ipv4Addr;
+    use tailwater_testkit::eventually;
     use tailwater_testkit::namespace::Namespace;
 
     use crate::tap::TapPort;
@@ -160,8 +161,21 @@ mod tests {
             assert!(error.contains("another program uses tw0"), "{error}");
             assert_eq!(features(), [Some(0); 2], "one of the same kind changes nothing, either");
             drop(queue);
-            let found = same.examine(16, false).unwrap();
-            assert!(found.contains("can be made"), "{found}");
+            // A child that another test has just started may have it for a moment.
+            eventually("the device is gone", || {
+                same.examine(16, false).ok().filter(|found| found.contains("can be made"))
+            });
+        });
+    }
+
+    #[test]
+    fn an_interface_that_is_no_tap_device_is_refused_before_a_takeover_too() {
+        in_namespace(|| {
+            let port = TapPort::with_spec("lo,queues=2".parse().unwrap(), Ipv4Addr::LOCALHOST);
+            for inherits in [false, true] {
+                let error = port.examine(16, inherits).unwrap_err().to_string();
+                assert!(error.contains("no device of another kind"), "{error}");
+            }
         });
     }
 

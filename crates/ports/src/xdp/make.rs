@@ -5,11 +5,12 @@
 
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use tailwater_wire::MacAddr;
 
+use super::addresses::Gateway;
 use super::linux::Linux;
 use super::ports::attachment::{self, Attachment};
 use super::ports::steering::{MOST_FRAGMENTED, MOST_PORTS, PortMap};
@@ -19,6 +20,7 @@ use super::sharing::{Addresses, address_map};
 use super::ways::{Prefix, Ways};
 use super::{MAX_MTU, MAX_QUEUES, Share, XdpMode, XdpPort, ZeroCopy};
 use crate::PortError;
+use crate::card::keep_tags;
 use crate::sys::interface::Interface;
 use crate::sys::xsk::{OpenError, Queue};
 use tailwater_bpf::sys::map::Map;
@@ -302,20 +304,31 @@ impl XdpPort {
     }
 
     /// Returns in words how programs behind the interface's own MAC address reach other networks.
-    pub(super) fn way(&self, index: u32) -> Result<String, PortError> {
+    pub(super) fn way(&self, index: u32, senders: &[Prefix]) -> Result<String, PortError> {
         let Some(gateway) = self.spec.gateway else {
             return Ok("without gateway=IP and other networks".to_owned());
         };
-        let default = self.ways(index)?.default_router();
+        let default = self.ways(index, senders)?.default_router();
         Ok(match default {
             Some(router) => format!("other networks by Linux's router {router}"),
             None => format!("other networks by {gateway}, since Linux has no default route there"),
         })
     }
 
-    fn ways(&self, index: u32) -> Result<Ways, PortError> {
-        let senders = [true, false].map(Prefix::all);
-        let ways = Linux::new().and_then(|mut linux| linux.ways(index, &senders));
+    /// Returns whose packets leave for other networks by Linux's routes; none if those of programs
+    /// do not.
+    pub(super) fn senders(&self, owned: Option<&Owned>, network6: Ipv6Addr) -> Vec<Prefix> {
+        match (self.spec.share, self.spec.gateway, owned) {
+            (Share::Addresses, Some(ip), Some(owned)) => {
+                Gateway { ip, ip6: Some(network6) }.networks(owned.prefix_len)
+            }
+            (Share::Ports, _, Some(owned)) => owned.ips().map(Prefix::one).collect(),
+            _ => Vec::new(),
+        }
+    }
+
+    fn ways(&self, index: u32, senders: &[Prefix]) -> Result<Ways, PortError> {
+        let ways = Linux::new().and_then(|mut linux| linux.ways(index, senders));
         ways.map_err(|e| self.fail(format!("cannot read Linux's routes (netlink): {e}")))
     }
 
@@ -324,24 +337,22 @@ impl XdpPort {
         if self.resumes { 1 } else { BUSY_TRIES }
     }
 
-    /// Returns in words which of Linux's routing rules programs behind its MAC address do not
-    /// follow; `None` if they follow all, reach no other network, or Linux does not answer.
-    pub(super) fn rules(&self, index: u32) -> Option<String> {
-        if matches!(self.spec.share, Share::Nothing | Share::Mac) || self.spec.gateway.is_none() {
-            return None;
-        }
-        self.ways(index).ok()?.explain()
+    /// Returns in words which of Linux's routing rules for these senders are not followed; `None`
+    /// if all are, there is no sender, or Linux does not answer.
+    pub(super) fn rules(&self, index: u32, senders: &[Prefix]) -> Option<String> {
+        if senders.is_empty() { None } else { self.ways(index, senders).ok()?.explain() }
     }
 
     /// Returns in words that programs receive frames of VLANs, if they do: a card that takes tags
     /// off shows them to Linux alone.
     pub(super) fn hidden_tags(&self, interface: &Interface) -> Option<String> {
         let name = &self.spec.interface;
-        let hides = interface.has_vlans() && interface.strips_tags() == Some(true);
-        hides.then(|| {
+        let index = interface.index().ok()?;
+        let has_vlans = || Linux::new().and_then(|mut linux| linux.has_vlans(index)).is_ok_and(|has| has);
+        (interface.strips_tags() == Some(true) && has_vlans()).then(|| {
+            let remedy = keep_tags(name, &interface.driver());
             format!(
-                "the card takes off VLAN tags, so that programs receive frames of the VLANs that Linux has there; \
-                 `ethtool -K {name} rxvlan off`"
+                "the card takes off VLAN tags, so that programs receive frames of the VLANs that Linux has there; {remedy}"
             )
         })
     }
@@ -397,6 +408,26 @@ fn while_busy<T>(tries: u32, mut attempt: impl FnMut() -> Result<T, Errno>) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tailwater_testkit::namespace::Namespace;
+
+    #[test]
+    fn a_rule_that_is_not_followed_is_named_if_it_is_for_packets_of_programs() {
+        let Some([here, _there]) = Namespace::pair(["here0", "there0"], 1) else { return };
+        here.ip(&["addr", "add", "192.0.2.9/24", "dev", "here0"]);
+        let network6 = "fd00:7477::".parse().unwrap();
+        let look = |words: &str| {
+            let port = XdpPort::new(format!("here0,gateway=10.77.0.1,{words}").parse().unwrap());
+            here.inside(|| port.look(1500, (16, network6), true)).unwrap()
+        };
+        here.ip(&["rule", "add", "from", "172.17.0.0/16", "uidrange", "0-9", "table", "77"]);
+        for (words, from) in [("share=addresses", "10.77.0.5"), ("share=ports", "192.0.2.9")] {
+            assert!(!look(words).contains("routing rule"), "{}", look(words));
+            let rule = ["from", from, "uidrange", "0-9", "table", "77", "priority", "700"];
+            here.ip(&[&["rule", "add"], &rule[..]].concat());
+            assert!(look(words).contains("routing rule with priority 700"), "{}", look(words));
+            here.ip(&[&["rule", "del"], &rule[..]].concat());
+        }
+    }
 
     #[test]
     fn a_busy_kernel_is_asked_again_but_not_for_ever() {

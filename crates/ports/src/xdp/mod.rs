@@ -47,6 +47,7 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use serde_json::{Value, json};
 use std::cell::Cell;
+use std::net::Ipv6Addr;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tailwater_shm::Cycles;
@@ -196,37 +197,38 @@ impl XdpPort {
     ///
     /// # Errors
     /// What the interface or this process lacks.
-    pub(super) fn look(&self, mtu: u16, prefix_len: u8, inherits: bool) -> Result<String, PortError> {
+    pub(super) fn look(
+        &self,
+        mtu: u16,
+        (prefix_len, network6): (u8, Ipv6Addr),
+        inherits: bool,
+    ) -> Result<String, PortError> {
         let name = &self.spec.interface;
         let interface = Interface::new(name).map_err(|e| self.explain("open a socket", e))?;
         let (index, queues) = self.examine(&interface, mtu)?;
-        let behind = match self.spec.share {
-            Share::Nothing => String::new(),
-            Share::Mac => format!(", beside its own MAC address {}", self.own_mac(&interface)?),
-            Share::Addresses => {
-                format!(", behind its own MAC address {}, {}", self.own_mac(&interface)?, self.way(index)?)
+        let owned = self.owned(&interface, prefix_len)?;
+        let senders = self.senders(owned.as_ref(), network6);
+        let behind = match (self.spec.share, owned) {
+            (Share::Nothing, _) | (_, None) => String::new(),
+            (Share::Mac, Some(owned)) => format!(", beside its own MAC address {}", owned.mac),
+            (Share::Addresses, Some(owned)) => {
+                format!(", behind its own MAC address {}, {}", owned.mac, self.way(index, &senders)?)
             }
-            Share::Ports => {
-                let owned = self.owned(&interface, prefix_len)?;
-                let owned = owned.expect("Linux has the interface");
+            (Share::Ports, Some(owned)) => {
                 if !inherits {
                     self.check_ports(&owned)?;
                 }
                 let (range, ip) =
                     (&self.spec.outgoing.range, owned.ip.map_or_else(String::new, |ip| ip.to_string()));
+                let (mac, first, last) = (owned.mac, range.start(), range.end());
                 let lacks = match Record::can_be_written() {
                     true => String::new(),
                     false => format!(" (/run cannot be written: {UNRECORDED})"),
                 };
-                format!(
-                    ", behind its own addresses {} and {ip}, ports from {} to {}{lacks}",
-                    owned.mac,
-                    range.start(),
-                    range.end()
-                )
+                format!(", behind its own addresses {mac} and {ip}, ports from {first} to {last}{lacks}")
             }
         };
-        let cautions: String = [self.rules(index), self.hidden_tags(&interface)]
+        let cautions: String = [self.rules(index, &senders), self.hidden_tags(&interface)]
             .into_iter()
             .flatten()
             .map(|caution| format!(" ({caution})"))
@@ -331,7 +333,6 @@ impl Port for XdpPort {
             .map_err(|e| self.explain("choose which frames the interface accepts", e))?;
         self.share(index, made.attachment, &made.maps, owned, context)?;
         let events = watch(&made.queues).map_err(|e| self.explain("watch its sockets", e))?;
-        tracing::debug!(port = self.spec.interface, "what Linux has of the interface is known");
         self.queues = made.queues;
         let facts = Facts {
             mode: if handed.native { "native" } else { "skb" },

@@ -13,7 +13,7 @@
 
 use core::cmp::Reverse;
 use core::fmt;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Maximum number of ways by default routes of a family, and by its other routes; those of later
@@ -97,10 +97,11 @@ pub(super) struct Rule {
 }
 
 /// A rule that is not followed.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Unfollowed {
-    pub(super) is_ipv6: bool,
     pub(super) priority: u32,
+    /// Of no other packets.
+    pub(super) from: Prefix,
     /// In words.
     pub(super) why: &'static str,
 }
@@ -138,7 +139,9 @@ impl Kind {
 pub(super) struct Ways {
     /// Of those that fit a packet, the first one counts.
     pub(super) ways: Vec<Way>,
-    /// In ascending order.
+    /// Of all routes, whosever packets take them: hosts of the wire have these addresses.
+    pub(super) routers: HashSet<IpAddr>,
+    /// Those of IPv4 first, in ascending order of their priorities.
     pub(super) unfollowed: Vec<Unfollowed>,
     /// Some were left out.
     pub(super) is_cut: bool,
@@ -151,12 +154,15 @@ impl Ways {
         (mut rules, mut unfollowed): (Vec<Rule>, Vec<Unfollowed>),
         mut routes: Vec<Route>,
     ) -> Self {
-        // Rules for other machines' packets take no room.
-        rules.retain(|rule| senders.iter().any(|sender| rule.from.and(*sender).is_some()));
+        let routers = routes.iter().filter_map(|route| route.via).collect();
+        // Rules for other machines' packets take no room, and nobody needs to know of them.
+        let concerns = |from: Prefix| senders.iter().any(|sender| from.and(*sender).is_some());
+        rules.retain(|rule| concerns(rule.from));
+        unfollowed.retain(|rule| concerns(rule.from));
         // Stable: of equals, Linux tries the one first that it lists first.
         rules.sort_by_key(|rule| rule.priority);
         routes.sort_by_key(|route| (Reverse(route.to.len()), route.priority));
-        unfollowed.sort_unstable();
+        unfollowed.sort_by_key(|rule| (!rule.from.is_ipv4, rule.priority));
         let mut tables: HashMap<(u32, Kind), Vec<Route>> = HashMap::new();
         for route in routes {
             tables.entry((route.table, Kind::of(route.to))).or_default().push(route);
@@ -176,7 +182,7 @@ impl Ways {
                 is_cut |= found.next().is_some();
             }
         }
-        Self { ways, unfollowed, is_cut }
+        Self { ways, routers, unfollowed, is_cut }
     }
 
     /// Returns the router of the IPv4 packets for which nothing else is said.
@@ -218,8 +224,8 @@ impl Ways {
 
 impl fmt::Display for Unfollowed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { is_ipv6, priority, why } = *self;
-        let list = if is_ipv6 { "ip -6 rule" } else { "ip rule" };
+        let Self { priority, from, why } = *self;
+        let list = if from.is_ipv4 { "ip rule" } else { "ip -6 rule" };
         write!(f, "with priority {priority} (`{list}`): it {why}")
     }
 }
@@ -315,15 +321,23 @@ mod tests {
     #[test]
     fn rules_that_are_not_followed_are_named_by_the_first_one() {
         assert_eq!(Ways::default().explain(), None);
-        let of = |is_ipv6, priority, why| Unfollowed { is_ipv6, priority, why };
+        let of = |from, priority, why| Unfollowed { priority, from: prefix(from), why };
         let unfollowed = vec![
-            of(true, 5, "is for a user"),
-            of(false, 800, "is for a port"),
-            of(false, 700, "is for a user"),
+            of("::/0", 5, "is for a user"),
+            of("0.0.0.0/0", 800, "is for a port"),
+            of("10.0.0.0/8", 700, "is for a user"),
+            of("172.17.0.0/16", 600, "is for a protocol"),
         ];
-        let words = Ways::new(&all(), (Vec::new(), unfollowed), Vec::new()).explain().unwrap();
-        for part in ["priority 700", "`ip rule`", "it is for a user", "2 more"] {
-            assert!(words.contains(part), "{part:?} is not in: {words}");
+        let words = |senders: &[Prefix]| {
+            Ways::new(senders, (Vec::new(), unfollowed.clone()), Vec::new()).explain().unwrap()
+        };
+        let of_all = words(&all());
+        for part in ["priority 600", "`ip rule`", "it is for a protocol", "3 more"] {
+            assert!(of_all.contains(part), "{part:?} is not in: {of_all}");
+        }
+        let of_programs = words(&[prefix("10.77.0.0/16")]);
+        for part in ["priority 700", "1 more"] {
+            assert!(of_programs.contains(part), "{part:?} is not in: {of_programs}");
         }
     }
 }

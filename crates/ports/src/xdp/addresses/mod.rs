@@ -49,14 +49,14 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tailwater_wire::frame::{
-    ARP_FRAME, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME, IPV6_FRAME,
+    ARP_FRAME, ETHERTYPE_ARP, ETHERTYPE_IPV4, ETHERTYPE_IPV6, IPV4_FRAME, IPV6_FRAME, PREFIX_LEN6,
 };
 use tailwater_wire::packet::{ICMPV6, Packet, Part, decode};
 use tailwater_wire::resolution::{Resolution, resolution, resolved};
 use tailwater_wire::{MacAddr, Sum};
 
 use super::latest::Latest;
-use super::ways::Way;
+use super::ways::{Prefix, Way};
 use crate::Inject;
 
 const ROUTER_SOLICITATION: u8 = 133;
@@ -92,6 +92,12 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
+    /// Returns the networks of its programs.
+    pub(super) fn networks(&self, prefix_len: u8) -> Vec<Prefix> {
+        let ip6 = self.ip6.map(|ip6| Prefix::new(ip6.into(), PREFIX_LEN6));
+        [Some(Prefix::new(self.ip.into(), prefix_len)), ip6].into_iter().flatten().collect()
+    }
+
     /// Returns its MAC address in the network of the programs: no program can have it.
     pub(super) fn mac(&self) -> MacAddr {
         MacAddr::derived(self.ip)

@@ -1,9 +1,9 @@
 //! What a link says of itself, and the XDP programs that are attached to it, for which rtnetlink(7)
 //! is the way: an attachment by netlink outlives the process.
 
-use netlink_packet_core::NLM_F_ACK;
+use netlink_packet_core::{NLM_F_ACK, NLM_F_DUMP};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{LinkAttribute, LinkMessage, LinkXdp};
+use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkInfo, LinkMessage, LinkXdp};
 use rustix::fd::{AsRawFd, BorrowedFd};
 use std::io;
 
@@ -42,6 +42,19 @@ impl Linux {
             message.attributes.into_iter().for_each(|attribute| link.note(attribute));
         }
         Ok(link)
+    }
+
+    /// Returns whether Linux has VLANs directly on an interface: neither on a bond or bridge above
+    /// it, nor in another network namespace.
+    ///
+    /// # Errors
+    /// Linux's.
+    pub(crate) fn has_vlans(&mut self, interface: u32) -> io::Result<bool> {
+        let answer = self.ask(RouteNetlinkMessage::GetLink(LinkMessage::default()), NLM_F_DUMP)?;
+        Ok(answer.iter().any(|message| match message {
+            RouteNetlinkMessage::NewLink(message) => is_vlan(&message.attributes, interface),
+            _ => false,
+        }))
     }
 
     /// Returns the number of the program that is attached to an interface, and its hook; `None`
@@ -114,6 +127,15 @@ impl Link {
     }
 }
 
+/// Returns whether a link with these attributes is a VLAN on an interface of the same namespace.
+fn is_vlan(attributes: &[LinkAttribute], interface: u32) -> bool {
+    let has = |is: &dyn Fn(&LinkAttribute) -> bool| attributes.iter().any(is);
+    has(&|it| matches!(it, LinkAttribute::Link(below) if *below == interface))
+        && has(&|it| matches!(it, LinkAttribute::LinkInfo(parts) if parts.contains(&LinkInfo::Kind(InfoKind::Vlan))))
+        // The number below is one of another namespace.
+        && !has(&|it| matches!(it, LinkAttribute::LinkNetNsId(_)))
+}
+
 /// Returns the program of one of the three modes.
 fn attached(part: &LinkXdp) -> Option<Attached> {
     let (mode, id) = match *part {
@@ -139,6 +161,16 @@ mod tests {
         link.note(LinkAttribute::Xdp(parts));
         let attached = vec![Attached { mode: "native", id: 7 }, Attached { mode: "skb", id: 9 }];
         assert_eq!(link, Link { attached, receive_queues: 8, has_carrier: false });
+    }
+
+    #[test]
+    fn a_vlan_is_known_by_its_kind_and_by_what_is_below() {
+        let of = |kind| vec![LinkAttribute::Link(7), LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind)])];
+        let vlan = of(InfoKind::Vlan);
+        assert!(is_vlan(&vlan, 7) && !is_vlan(&vlan, 8) && !is_vlan(&of(InfoKind::MacVlan), 7));
+        let of_another = [&vlan[..], &[LinkAttribute::LinkNetNsId(0)]].concat();
+        assert!(!is_vlan(&of_another, 7));
+        assert!(!Linux::new().unwrap().has_vlans(1).unwrap());
     }
 
     #[test]

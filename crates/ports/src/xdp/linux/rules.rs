@@ -98,7 +98,9 @@ fn read(message: RouteNetlinkMessage, is_ipv4: bool) -> Read {
     if is_inverted {
         why = Some("is for all packets but those that it names (`not`)");
     }
-    let unfollowed = |why| Read::Unfollowed(Unfollowed { is_ipv6: !is_ipv4, priority: rule.priority, why });
+    // One for all packets but some may be for any.
+    let from = if is_inverted { Prefix::all(is_ipv4) } else { rule.from };
+    let unfollowed = |why| Read::Unfollowed(Unfollowed { priority: rule.priority, from, why });
     let is_to_none =
         !is_inverted && (mark & mask != 0 || is_of_vrf || comes_from.is_some_and(|name| name != "lo"));
     match (why, header.action) {
@@ -147,18 +149,20 @@ mod tests {
             assert!(rules.contains(rule), "{rule:?} is not in {rules:?}");
         }
         assert_eq!((rules.len(), unfollowed), (usual.len() + wanted.len(), Vec::new()));
-        for (words, why) in [
-            (&["uidrange", "0-9", "table", "77"][..], "user"),
-            (&["oif", "here0", "table", "77"], "bound"),
-            (&["ipproto", "tcp", "table", "77"], "protocol"),
-            (&["dport", "25", "table", "77"], "port"),
-            (&["tos", "0x10", "table", "77"], "service"),
-            (&["not", "from", "192.0.2.9", "table", "77"], "not"),
-            (&["to", "203.0.113.0/24", "blackhole"], "action"),
+        let all = Prefix::all(true);
+        for (words, why, from) in [
+            (&["uidrange", "0-9", "table", "77"][..], "user", all),
+            (&["oif", "here0", "table", "77"], "bound", all),
+            (&["ipproto", "tcp", "table", "77"], "protocol", all),
+            (&["from", "192.0.2.9", "dport", "25", "table", "77"], "port", own.from),
+            (&["tos", "0x10", "table", "77"], "service", all),
+            (&["not", "from", "192.0.2.9", "table", "77"], "not", all),
+            (&["to", "203.0.113.0/24", "blackhole"], "action", all),
         ] {
             here.ip(&[&["rule", "add", "priority", "700"], words].concat());
             let (_, unfollowed) = linux.rules().unwrap();
-            let named = matches!(&unfollowed[..], [one] if one.priority == 700 && one.why.contains(why));
+            let [one] = unfollowed[..] else { panic!("{words:?}: {unfollowed:?}") };
+            let named = one.priority == 700 && one.why.contains(why) && one.from == from;
             assert!(named, "{words:?}: {unfollowed:?}");
             here.ip(&["rule", "del", "priority", "700"]);
         }

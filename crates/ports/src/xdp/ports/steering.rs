@@ -98,7 +98,7 @@ pub(in crate::xdp) struct Steering {
     routers: HashSet<IpAddr>,
     /// Which routing rules are not followed, as it was logged last.
     unfollowed: Option<String>,
-    /// Linux's addresses and routers, which no program may have.
+    /// Linux's addresses and the routers of all its routes, which no program may have.
     taken: HashSet<IpAddr>,
     taken_changed: bool,
 }
@@ -270,7 +270,7 @@ impl Steering {
         let neighbours = self.linux.neighbours(self.at.index)?;
         let hosts = self.linux.addresses()?;
         self.routers = ways.ways.iter().filter_map(|way| way.via).collect();
-        let taken: HashSet<IpAddr> = hosts.into_iter().chain(self.routers.iter().copied()).collect();
+        let taken: HashSet<IpAddr> = hosts.into_iter().chain(ways.routers).collect();
         self.taken_changed |= taken != self.taken;
         self.taken = taken;
         self.view = View::new((mac, ip, ip6), Vec::new(), &ways.ways, neighbours);

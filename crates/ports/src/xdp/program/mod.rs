@@ -157,6 +157,13 @@ pub(crate) struct Owned {
     pub(crate) prefix_len: u8,
 }
 
+impl Owned {
+    /// Returns Linux's addresses there that programs may share.
+    pub(crate) fn ips(&self) -> impl Iterator<Item = IpAddr> + use<> {
+        [self.ip.map(IpAddr::V4), self.ip6.map(IpAddr::V6)].into_iter().flatten()
+    }
+}
+
 /// Offsets in [`Settings`].
 const OWN_MAC: i16 = 0;
 const OWN_IP: i16 = 8;

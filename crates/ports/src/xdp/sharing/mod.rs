@@ -37,7 +37,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tailwater_bpf::sys::map::Map;
 use tailwater_wire::MacAddr;
-use tailwater_wire::frame::PREFIX_LEN6;
 
 use super::addresses::{Gateway, View};
 use super::latest::Latest;
@@ -140,6 +139,8 @@ struct Programs {
     entered: HashSet<IpAddr>,
     /// Addresses that Linux has.
     hosts: HashSet<IpAddr>,
+    /// Next hops of programs.
+    hops: HashSet<IpAddr>,
     /// Next hops that were known, and where.
     stations: HashMap<IpAddr, MacAddr>,
     gateway: Option<Gateway>,
@@ -150,7 +151,7 @@ struct Programs {
     view: View,
     /// It was logged that the map is full.
     full: bool,
-    /// No program may have these: Linux's addresses and next hops.
+    /// No program may have these: Linux's addresses, next hops, and the routers of other senders.
     taken: HashSet<IpAddr>,
     taken_changed: bool,
     /// Which routing rules are not followed, as it was logged last.
@@ -350,16 +351,13 @@ impl Programs {
         let before = map.entries(MOST_ADDRESSES as usize)?;
         let entered: HashSet<IpAddr> = before.into_iter().map(|(key, _)| program::address(key)).collect();
         let until = Instant::now() + KEPT;
-        let networks = gateway.iter().flat_map(|gateway| {
-            let ip6 = gateway.ip6.map(|ip6| Prefix::new(ip6.into(), PREFIX_LEN6));
-            [Some(Prefix::new(gateway.ip.into(), prefix_len)), ip6]
-        });
         Ok(Self {
-            senders: networks.flatten().collect(),
+            senders: gateway.map_or_else(Vec::new, |gateway| gateway.networks(prefix_len)),
             map,
             theirs: entered.iter().map(|&ip| (ip, Some(until))).collect(),
             entered,
             hosts: HashSet::new(),
+            hops: HashSet::new(),
             stations: HashMap::new(),
             gateway,
             linux: Linux::new()?,
@@ -427,14 +425,10 @@ impl Programs {
     /// Reads what Linux has, and puts changes into effect.
     fn look(&mut self, port: &str, index: u32, own: MacAddr, now: Instant) -> io::Result<()> {
         let hosts = self.linux.addresses()?;
-        let ways = match self.gateway {
-            Some(gateway) => {
-                let ways = self.linux.ways(index, &self.senders)?;
-                ways.note(port, &mut self.unfollowed);
-                followed(gateway, ways)
-            }
-            None => Vec::new(),
-        };
+        let mut ways = self.linux.ways(index, &self.senders)?;
+        ways.note(port, &mut self.unfollowed);
+        let routers = core::mem::take(&mut ways.routers);
+        let ways = self.gateway.map_or_else(Vec::new, |gateway| followed(gateway, ways));
         let hops: HashSet<IpAddr> = ways.iter().map(|way| way.via).collect();
         for &via in &hops {
             if let Some(known) = self.linux.neighbour(index, via)?
@@ -446,9 +440,10 @@ impl Programs {
         for ip in hosts.iter().filter(|ip| self.theirs.get(ip) == Some(&None) && !self.hosts.contains(ip)) {
             tracing::error!(port, %ip, "Linux has the address of a program, and gets its frames from now on; remove one of them");
         }
-        let taken: HashSet<IpAddr> = hosts.iter().copied().chain(hops.iter().copied()).collect();
+        let taken: HashSet<IpAddr> =
+            hosts.iter().copied().chain(hops.iter().copied()).chain(routers).collect();
         self.taken_changed |= taken != self.taken;
-        (self.taken, self.hosts) = (taken, hosts);
+        (self.taken, self.hosts, self.hops) = (taken, hosts, hops.clone());
         self.theirs.retain(|_, until| until.is_none_or(|until| now < until));
         self.enter(port);
         // A next hop is reached by its own station, whichever route has its address.
@@ -468,8 +463,9 @@ impl Programs {
 
     /// Makes Linux find and check the stations of next hops.
     fn use_hops(&mut self, index: u32) {
-        let hops: Vec<IpAddr> = self.taken.iter().copied().filter(|ip| !self.hosts.contains(ip)).collect();
-        hops.into_iter().for_each(|ip| self.linux.use_unless_permanent(index, ip));
+        for &ip in self.hops.difference(&self.hosts) {
+            self.linux.use_unless_permanent(index, ip);
+        }
     }
 }
 

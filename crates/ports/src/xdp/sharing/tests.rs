@@ -16,7 +16,7 @@ fn way(network: [u8; 4], len: u8, via: Ipv4Addr) -> Way {
 
 /// Returns the routers of the ways that are followed.
 fn routers(gateway: Gateway, ways: &[Way]) -> Vec<IpAddr> {
-    let ways = Ways { ways: ways.to_vec(), unfollowed: Vec::new(), is_cut: false };
+    let ways = Ways { ways: ways.to_vec(), ..Ways::default() };
     followed(gateway, ways).into_iter().map(|way| way.via).collect()
 }
 
@@ -118,6 +118,17 @@ fn the_station_of_the_default_routes_router_is_found_and_followed() {
     follow(&mut sharing, "the rule is followed", |f| {
         of_one(f).is_some_and(|way| way.to == Prefix::all(true) && way.via.is_some())
     });
+}
+
+#[test]
+fn a_router_of_other_senders_is_no_programs_address_and_no_next_hop() {
+    let Some((mut sharing, _, [here, _there])) = scene() else { return };
+    let router: IpAddr = Ipv4Addr::new(10, 77, 0, 30).into();
+    here.ip(&["route", "add", "default", "via", "10.77.0.30", "dev", "here0", "onlink", "table", "7"]);
+    here.ip(&["rule", "add", "from", "172.17.0.0/16", "table", "7"]);
+    follow(&mut sharing, "the router is known", |f| programs(f).taken.contains(&router));
+    assert!(sharing.take_taken().is_some_and(|taken| taken.contains(&router)));
+    assert!(!programs(&sharing).hops.contains(&router));
 }
 
 #[test]
