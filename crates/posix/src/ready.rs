@@ -19,7 +19,8 @@ use std::time::Instant;
 use tailwater::readiness::{Events, Interest, Mode, Nested, Poller, Token};
 use tailwater::resident::{self, Waited};
 
-static NOW: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
+/// No time: a call with it does not wait.
+pub static NOW: timespec = timespec { tv_sec: 0, tv_nsec: 0 };
 /// What poll(2) reports without being asked.
 const ALWAYS: c_short = POLLERR | POLLHUP | POLLNVAL;
 
@@ -109,12 +110,15 @@ fn poll_kernel(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize, E
         tv_nsec: time.subsec_nanos().into(),
     });
     let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-    if timeout != Some(Duration::ZERO) && resident::go_home().is_some() {
-        return Err(libc::EINTR);
-    }
+    // Linux looks before it waits: only a wait is ended.
+    let is_over = timeout != Some(Duration::ZERO) && resident::go_home().is_some();
+    let time = if is_over { &raw const NOW } else { time };
     // SAFETY: a slice of pollfds; no mask.
     let found = unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as u64, time, core::ptr::null()) };
-    usize::try_from(found).map_err(|_| real::errno())
+    match usize::try_from(found) {
+        Ok(0) if is_over => Err(libc::EINTR),
+        found => found.map_err(|_| real::errno()),
+    }
 }
 
 /// Fills in what is ready now; returns the number of descriptors that are.

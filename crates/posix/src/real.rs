@@ -6,9 +6,9 @@
 
 use core::ffi::CStr;
 use libc::{
-    c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, iovec, mmsghdr, msghdr, nfds_t, off64_t,
-    pid_t, pollfd, pthread_attr_t, pthread_mutex_t, pthread_rwlock_t, pthread_t, sem_t, sigset_t, size_t,
-    sockaddr, socklen_t, ssize_t, timespec,
+    c_int, c_long, c_uint, c_ulong, c_void, epoll_event, fd_set, id_t, iovec, mmsghdr, msghdr, nfds_t,
+    off64_t, pid_t, pollfd, pthread_attr_t, pthread_mutex_t, pthread_rwlock_t, pthread_t, rusage, siginfo_t,
+    sigset_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 
 /// Returns the address of the C library's function.
@@ -111,8 +111,10 @@ real! {
     pthread_sigmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
     raise(signal: c_int) -> c_int;
     sched_yield() -> c_int;
-    sem_wait(semaphore: *mut sem_t) -> c_int;
+    sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, time: *const timespec) -> c_int;
     syscall(number: c_long, a: c_long, b: c_long, c: c_long, d: c_long, e: c_long, f: c_long) -> c_long;
+    wait4(pid: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t;
+    waitid(kind: c_uint, id: id_t, info: *mut siginfo_t, options: c_int) -> c_int;
 }
 
 /// Sets the calling thread's `errno` and returns -1.

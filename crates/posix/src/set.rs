@@ -234,6 +234,10 @@ impl Set {
         }
         *self.room.lock() = Some(events);
         let interrupted = matches!(waited, Waited::Interrupted { .. });
-        if interrupted && found == 0 { Err(libc::EINTR) } else { Ok(added) }
+        if interrupted && found == 0 && timeout != Some(Duration::ZERO) {
+            Err(libc::EINTR)
+        } else {
+            Ok(added)
+        }
     }
 }

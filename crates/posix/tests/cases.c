@@ -29,6 +29,7 @@
 #include <sys/time.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -1064,7 +1065,7 @@ int main(int count, char **arguments) {
     copy_cases();
     port_cases();
     interrupted_cases();
-    early_signal_cases();
+    sent_signal_cases();
     privilege_cases();
     become(arguments[1]);
 }

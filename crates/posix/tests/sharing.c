@@ -220,12 +220,42 @@ static void interrupted_cases(void) {
     drop(s);
 }
 
+/* A child that sends a signal when it is told to. 1: it is to; 2: it has. */
+static volatile int *turn;
+
+static pid_t start_sender(void) {
+    pid_t parent = getpid();
+    turn = mmap(0, sizeof *turn, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    pid_t child = fork();
+    if (child) return child;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (; getppid() == parent; usleep(100))
+        if (*turn == 1) {
+            kill(parent, SIGALRM);
+            *turn = 2;
+        }
+    _exit(0);
+}
+
+/* Has the child send a signal while this thread is on a lent core. */
+static void have_sent(const int *s) {
+    signals = 0;
+    put(s[0], "x");
+    take(s[1], 1);
+    *turn = 1;
+    while (*turn != 2) {}
+    /* Linux runs the handler at the end of a system call. */
+    getppid();
+}
+
 static void wait_somehow(int how, int fd, int set) {
     struct pollfd one = {fd, POLLIN, 0};
     struct epoll_event event;
+    sem_t shared;
     fd_set reads;
     FD_ZERO(&reads);
     FD_SET(fd, &reads);
+    sem_init(&shared, 1, 0);
     if (how == 0) poll(&one, 1, -1);
     if (how == 1) ppoll(&one, 1, 0, 0);
     if (how == 2) select(fd + 1, &reads, 0, 0, 0);
@@ -234,43 +264,146 @@ static void wait_somehow(int how, int fd, int set) {
     if (how == 5) pause();
     if (how == 6) sleep(1000);
     if (how == 7) waitpid(-1, 0, 0);
+    if (how == 8) sem_wait(&shared);
 }
 
 /* Programs look at a flag before they wait, which a handler sets. A handler that has not run then ends
  * the wait, though its signal came before. */
-static void early_signal_cases(void) {
-    static const char *const names[] = {"poll", "ppoll", "select", "epoll_wait", "read", "pause", "sleep", "waitpid"};
+static void early_signal_cases(const int *s, int fd, int set) {
+    static const char *const names[] = {"poll", "ppoll",  "select",  "epoll_wait",        "read",
+                                        "pause", "sleep", "waitpid", "sem_wait, shared"};
+    for (int how = 0; how < 9; how++) {
+        have_sent(s);
+        if (!signals) wait_somehow(how, fd, set);
+        line("a signal before %s, handlers: %d", names[how], (int)signals);
+    }
+}
+
+/* Calls that wait for `fd`, no longer than `ms`: result, or the error's number, negative. */
+static long look_somehow(int how, int fd, int set, int ms) {
+    struct pollfd one = {fd, POLLIN, 0};
+    struct epoll_event event;
+    struct timespec time = {ms / 1000, ms % 1000 * 1000000};
+    sigset_t none;
+    fd_set reads;
+    long result = 0;
+    FD_ZERO(&reads);
+    FD_SET(fd, &reads);
+    sigemptyset(&none);
+    if (how == 0) result = poll(&one, 1, ms);
+    if (how == 1) result = ppoll(&one, 1, &time, 0);
+    if (how == 2) result = ppoll(&one, 1, &time, &none);
+    if (how == 3) result = pselect(fd + 1, &reads, 0, 0, &time, 0);
+    if (how == 4) result = pselect(fd + 1, &reads, 0, 0, &time, &none);
+    if (how == 5) result = epoll_wait(set, &event, 1, ms);
+    if (how == 6) result = epoll_pwait(set, &event, 1, ms, &none);
+    return result < 0 ? -errno : result;
+}
+
+/* Such a signal ends nothing but a wait: not a call that has something to return, nor one that is not
+ * to wait. A descriptor of Linux alone, and a served one. */
+static void ready_cases(const int *s, int pipe_in, int pipe_out) {
+    int served[2];
+    pair(served);
+    for (int kind = 0; kind < 2; kind++) {
+        int in = kind ? served[1] : pipe_in, out = kind ? served[0] : pipe_out, set = epoll_create1(0);
+        add(set, in, EPOLLIN, 1);
+        for (int has = 0; has < 2; has++) {
+            if (has) put(out, "y");
+            for (int how = 0; how < 7; how++) {
+                have_sent(s);
+                long found = look_somehow(how, in, set, has ? must : 0);
+                /* The handler has run then. */
+                sigprocmask(SIG_BLOCK, 0, 0);
+                line("a signal before look %d of %s, %s: %d %d", how, kind ? "a socket" : "a pipe",
+                     has ? "data" : "no time", (int)found, (int)signals);
+            }
+        }
+        have_sent(s);
+        take(in, 1);
+        sigprocmask(SIG_BLOCK, 0, 0);
+        close(set);
+    }
+    drop(served);
+}
+
+/* The same of other calls, which would wait otherwise. */
+static void progress_cases(const int *s) {
+    uint64_t one = 1;
+    struct sockaddr_un a = {.sun_family = AF_UNIX, .sun_path = "\0tailwater-cases-"};
+    sigset_t user, before;
+    siginfo_t info;
+    int event = eventfd(0, 0), unix_listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    snprintf(a.sun_path + 1, sizeof a.sun_path - 1, "tailwater-cases-%d", getpid());
+    if (bind(unix_listener, (void *)&a, sizeof a) || listen(unix_listener, 1)) abort();
+    have_sent(s);
+    line("a signal before write: %d", (int)write(event, &one, sizeof one));
+    have_sent(s);
+    line("a signal before read: %d", (int)read(event, &one, sizeof one));
+    int client = socket(AF_UNIX, SOCK_STREAM, 0);
+    have_sent(s);
+    line("a signal before connect: %s", error(connect(client, (void *)&a, sizeof a)));
+    have_sent(s);
+    int accepted = accept(unix_listener, 0, 0);
+    line("a signal before accept: %d", accepted >= 0);
+    drop((int[2]){client, accepted});
+    drop((int[2]){event, unix_listener});
+    for (int how = 0; how < 2; how++) {
+        pid_t child = fork();
+        if (child == 0) _exit(0);
+        waitid(P_PID, child, &info, WEXITED | WNOWAIT);
+        have_sent(s);
+        if (how == 0) line("a signal before waitpid: %d", waitpid(child, 0, 0) == child);
+        if (how == 1) line("a signal before waitid: %d", waitid(P_PID, child, &info, WEXITED) == 0 && info.si_pid == child);
+    }
+    sigemptyset(&user);
+    sigaddset(&user, SIGUSR1);
+    sigprocmask(SIG_BLOCK, &user, &before);
+    kill(getpid(), SIGUSR1);
+    have_sent(s);
+    line("a signal before sigwaitinfo: %d", sigwaitinfo(&user, &info) == SIGUSR1);
+    have_sent(s);
+    struct timespec none = {0, 0};
+    line("a signal before sigtimedwait, no time: %s", error(sigtimedwait(&user, &info, &none)));
+    sigprocmask(SIG_SETMASK, &before, 0);
+}
+
+/* A handler that has run while its thread computed ends no later wait. */
+static void late_wait_cases(const int *s, int fd) {
+    struct timespec start, now, until;
+    sem_t never;
+    sem_init(&never, 0, 0);
+    for (int how = 0; how < 2; how++) {
+        have_sent(s);
+        while (!signals) {}
+        clock_gettime(CLOCK_MONOTONIC, &start);
+        do clock_gettime(CLOCK_MONOTONIC, &now);
+        while ((now.tv_sec - start.tv_sec) * 1000 + (now.tv_nsec - start.tv_nsec) / 1000000 < 4 * MUST_NOT);
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += (until.tv_nsec + MUST_NOT * 1000000) / 1000000000;
+        until.tv_nsec = (until.tv_nsec + MUST_NOT * 1000000) % 1000000000;
+        if (how == 0) line("a handler before poll: %s", error(poll(&(struct pollfd){fd, POLLIN, 0}, 1, MUST_NOT)));
+        if (how == 1) line("a handler before sem_timedwait: %s", error(sem_timedwait(&never, &until)));
+    }
+}
+
+static void sent_signal_cases(void) {
     struct sigaction action = {.sa_handler = on_signal};
     int s[2], pipes[2], set = epoll_create1(0);
-    /* 1: the child is to send the signal; 2: it has. */
-    volatile int *turn = mmap(0, sizeof *turn, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    pid_t child = fork();
-    if (child == 0)
-        for (;; usleep(100))
-            if (*turn == 1) {
-                kill(getppid(), SIGALRM);
-                *turn = 2;
-            }
+    pid_t child = start_sender();
     sigaction(SIGALRM, &action, 0);
     pair(s);
     if (pipe(pipes)) abort();
     add(set, pipes[0], EPOLLIN, 1);
-    for (int how = 0; how < 8; how++) {
-        signals = 0;
-        /* On a lent core from here on. */
-        put(s[0], "x");
-        take(s[1], 1);
-        *turn = 1;
-        while (*turn != 2) {}
-        if (!signals) wait_somehow(how, pipes[0], set);
-        line("a signal before %s, handlers: %d", names[how], (int)signals);
-    }
+    early_signal_cases(s, pipes[0], set);
+    late_wait_cases(s, pipes[0]);
+    ready_cases(s, pipes[0], pipes[1]);
+    progress_cases(s);
     kill(child, SIGKILL);
     waitpid(child, 0, 0);
     drop(s);
     close(set);
-    close(pipes[0]);
-    close(pipes[1]);
+    drop(pipes);
 }
 
 /* Becomes the program anew, which has the listener, and no connection. */

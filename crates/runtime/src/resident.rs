@@ -24,8 +24,8 @@
 //! | `home_rsp` | the home, as it leaves for its context | the context, as it enters |
 //! | `mask` | the context at home, before it enters | the home |
 //! | `returning` | the context, with preemption off, before it leaves its kthread | the home |
-//! | `signalled` | true by the home; false by the context when it is back | the context, around a wait |
-//! | `restarts` | true by the context when it is back; false by the home for a handler without `SA_RESTART` | the context, after it read `signalled` |
+//! | `signalled` | true by the home; false by the context when it is back, and by the home after a handler beside it | the context, around a wait |
+//! | `restarts` | as `signalled`, but false by the home for a handler without `SA_RESTART`, else true | the context, after it read `signalled` |
 //! | `waits` | the context, around a wait for a poller | the home |
 //! | `word` | the context, around a wait for a word of the C library: its address, else 0 | the home |
 //!
@@ -322,11 +322,15 @@ pub fn wait(poller: &Arc<Poller>, events: &mut Events, timeout: Option<Duration>
     let found = poller.wait(events, if before { Some(Duration::ZERO) } else { timeout });
     let poller = me.waits.lock().take();
     drop(poller);
-    if me.signalled.load(Ordering::SeqCst)
-        && let Some(interrupted) = go_home()
-        && found == 0
-    {
-        return Waited::Interrupted(interrupted);
+    if me.signalled.load(Ordering::SeqCst) {
+        match go_home() {
+            Some(interrupted) if found == 0 => return Waited::Interrupted(interrupted),
+            Some(_) => {}
+            // The handler has run beside. The caller sees that no time has passed, and waits again.
+            None => {
+                enter();
+            }
+        }
     }
     Waited::Events(found)
 }
@@ -343,18 +347,21 @@ pub(crate) struct Arrived {
 /// Calls `wait`, a wait of the current thread for the word at `address`, with the flag that ends it
 /// (`-EINTR`): a handler is to run.
 #[cfg(feature = "libc-waits")]
-pub(crate) fn wait_for_word(
-    address: usize,
-    wait: impl FnOnce(&AtomicBool) -> isize,
-) -> (isize, Option<Arrived>) {
+pub(crate) fn wait_for_word(address: usize, wait: impl Fn(&AtomicBool) -> isize) -> (isize, Option<Arrived>) {
     static NEVER: AtomicBool = AtomicBool::new(false);
     let Some(me) = RESIDENT.get() else { return (wait(&NEVER), None) };
     // SeqCst, as the store of `signalled` in `arrived`: either the home finds the word, or the wait
     // finds the flag.
     me.word.store(address, Ordering::SeqCst);
-    let result = wait(&me.signalled);
+    let mut result = wait(&me.signalled);
+    let mut signalled = me.signalled.load(Ordering::SeqCst);
+    while result == -(libc::EINTR as isize) && !signalled {
+        // The handler has run beside.
+        result = wait(&me.signalled);
+        signalled = me.signalled.load(Ordering::SeqCst);
+    }
     me.word.store(0, Ordering::Relaxed);
-    if !me.signalled.load(Ordering::SeqCst) {
+    if !signalled {
         return (result, None);
     }
     let arrived = go_home_unseen().map(|home| {
@@ -482,6 +489,10 @@ fn await_context(me: &Resident) -> (Runnable, bool) {
                 set_mask(me.mask.load(Ordering::Relaxed) | bit(credentials::SIGNAL));
                 set_mask(!FAULTS);
                 awaited = false;
+                // The handler has run, and ends no later wait. A signal that came meanwhile is
+                // pending, and is taken next. A wait that `arrived` has ended goes on.
+                me.restarts.store(true, Ordering::Relaxed);
+                me.signalled.store(false, Ordering::SeqCst);
             }
             None => {}
         }

@@ -109,11 +109,11 @@ unsafe extern "C" fn epoll_pwait(
     mask: *const sigset_t,
 ) -> c_int {
     let Some((file, _call)) = served(set) else {
-        if ms != 0 && resident::go_home().is_some() {
-            return real::fail(libc::EINTR);
-        }
+        // Here and below: Linux looks before it waits, so a handler ends nothing but a wait.
+        let is_over = ms != 0 && resident::go_home().is_some();
         // SAFETY: the caller's contract.
-        return unsafe { real::epoll_pwait(set, events, max, ms, mask) };
+        let found = unsafe { real::epoll_pwait(set, events, max, if is_over { 0 } else { ms }, mask) };
+        return if is_over && found == 0 { real::fail(libc::EINTR) } else { found };
     };
     let What::Set(set) = &file.what else { return real::fail(libc::EINVAL) };
     if max <= 0 {
@@ -158,12 +158,10 @@ unsafe fn masked(
         return answer_int(wait(time).map(|found| found as c_int));
     }
     let mut before = core::mem::MaybeUninit::<sigset_t>::uninit();
-    if resident::go_home().is_some() {
-        return real::fail(libc::EINTR);
-    }
+    let has_handled = resident::go_home().is_some() && time != Some(Duration::ZERO);
     // SAFETY: the caller's contract. Handlers of signals that the mask opens run here.
     let is_over = unsafe {
-        let is_over = opens_pending(mask);
+        let is_over = opens_pending(mask) || has_handled;
         real::pthread_sigmask(libc::SIG_SETMASK, mask, before.as_mut_ptr());
         is_over
     };
@@ -202,7 +200,7 @@ unsafe fn opens_pending(mask: *const sigset_t) -> bool {
 ///
 /// # Safety
 /// `time` is null or valid.
-unsafe fn duration(time: *const timespec) -> Option<Duration> {
+pub unsafe fn duration(time: *const timespec) -> Option<Duration> {
     // SAFETY: the caller's contract.
     let time = unsafe { time.as_ref() }?;
     let nanoseconds = time.tv_nsec.clamp(0, 999_999_999) as u32;
@@ -236,10 +234,10 @@ unsafe extern "C" fn ppoll(
     unsafe {
         let fds_here = slice(fds, count);
         if ready::served(fds_here).is_none() {
-            if resident::go_home().is_some() {
-                return real::fail(libc::EINTR);
-            }
-            return real::ppoll(fds, count, time, mask);
+            let is_over = resident::go_home().is_some() && duration(time) != Some(Duration::ZERO);
+            let time = if is_over { &raw const ready::NOW } else { time };
+            let found = real::ppoll(fds, count, time, mask);
+            return if is_over && found == 0 { real::fail(libc::EINTR) } else { found };
         }
         masked(mask, duration(time), |time| ready::poll(fds_here, time))
     }
@@ -315,14 +313,17 @@ unsafe extern "C" fn pselect(
             }
         }
         if ready::served(&fds).is_none() {
-            if resident::go_home().is_some() {
+            let is_over = resident::go_home().is_some() && duration(time) != Some(Duration::ZERO);
+            if is_over && ready::poll(&mut fds, Some(Duration::ZERO)) == Ok(0) {
                 return real::fail(libc::EINTR);
             }
+            let time = if is_over { &raw const ready::NOW } else { time };
             return real::pselect(count, reads, writes, excepts, time, mask);
         }
-        masked(mask, duration(time), |time| {
-            ready::poll(&mut fds, time)?;
-            report(&fds, sets, &wishes)
+        masked(mask, duration(time), |left| {
+            let found = ready::poll(&mut fds, left)?;
+            // A wait that a handler ends leaves the sets as they are.
+            if found == 0 && left != duration(time) { Ok(0) } else { report(&fds, sets, &wishes) }
         })
     }
 }

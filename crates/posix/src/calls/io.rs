@@ -3,7 +3,7 @@
 use super::{answer, datagrams, served};
 use crate::file::{Errno, File, What};
 use crate::transfer::{self, Manner, receive};
-use crate::{kernel, real, start, table};
+use crate::{kernel, ready, real, start, table};
 use core::sync::atomic::AtomicBool;
 use libc::{
     EPIPE, MSG_NOSIGNAL, MSG_OOB, MSG_TRUNC, POLLIN, POLLOUT, c_int, c_short, c_uint, c_void, iovec, mmsghdr,
@@ -19,12 +19,15 @@ const MAX_BUFFERS: usize = 1024;
 
 /// Calls the C library for a descriptor of the kernel: at home, if the call may wait. That a
 /// descriptor is ready does not say so: another thread may be first, and a write may need more room
-/// than there is. `flags` are those of recv(2) and send(2).
+/// than there is. `flags` are those of recv(2) and send(2). A handler that ran on the way ends a
+/// call that would have waited for `events`, and none without: Linux looks before it waits.
 pub fn at_kernel<R: From<i8>>(fd: i32, events: c_short, flags: c_int, call: impl FnOnce() -> R) -> R {
     if resident::is_away()
         && flags & libc::MSG_DONTWAIT == 0
         && may_wait(fd)
         && let Some(Interrupted { restarts: false }) = resident::go_home()
+        && events != 0
+        && !ready::kernel_is_ready(fd, events)
     {
         real::fail(libc::EINTR);
         return R::from(-1);

@@ -5,8 +5,10 @@
 //! could not be arranged (`resident::adopt_waits`), they are made at home, too. Threads are marked,
 //! so that their ends are seen.
 
+use super::events;
 use crate::real::{self, ThreadFunction, ThreadMain};
-use crate::start;
+use crate::{ready, start};
+use core::time::Duration;
 use libc::{
     c_char, c_int, c_long, c_uint, c_ulong, c_void, gid_t, id_t, pid_t, pthread_attr_t, pthread_barrier_t,
     pthread_cond_t, pthread_mutex_t, pthread_rwlock_t, pthread_spinlock_t, pthread_t, rusage, sem_t,
@@ -87,10 +89,10 @@ at_home! {
 }
 
 /// Defines functions that wait in the kernel, which handlers of signals end: also those that ran on
-/// the way home, unless the call does not wait. With `restarted`, handlers with `SA_RESTART` do not
-/// (signal(7)).
+/// the way home, unless the call does not wait, or finds something at `first`, where it does not
+/// wait. With `restarted`, handlers with `SA_RESTART` do not end the call (signal(7)).
 macro_rules! interruptible {
-    (restarted = $restarted:literal; $($name:ident($($arg:ident: $type:ty),*) -> $returned:ty = $result:expr $(, unless $not:expr)?;)*) => {
+    (restarted = $restarted:literal; $($name:ident($($arg:ident: $type:ty),*) -> $returned:ty = $result:expr $(, unless $not:expr)? $(, first $first:expr)?;)*) => {
         $(
             #[unsafe(no_mangle)]
             unsafe extern "C-unwind" fn $name($($arg: $type),*) -> $returned {
@@ -99,6 +101,12 @@ macro_rules! interruptible {
                     && !($restarted && interrupted.restarts)
                     $(&& !$not)?
                 {
+                    $(
+                        // SAFETY: the caller's contract.
+                        if let Some(found) = unsafe { $first } {
+                            return found;
+                        }
+                    )?
                     return $result;
                 }
                 // SAFETY: the caller's contract.
@@ -112,35 +120,73 @@ interruptible! {
     restarted = false;
     clock_nanosleep(clock: c_int, flags: c_int, time: *const timespec, left: *mut timespec) -> c_int = {
         if flags & libc::TIMER_ABSTIME == 0 {
-            all_left(time, left);
+            // SAFETY: the caller's contract.
+            unsafe { all_left(time, left) };
         }
         libc::EINTR
     };
     nanosleep(time: *const timespec, left: *mut timespec) -> c_int = {
-        all_left(time, left);
+        // SAFETY: the caller's contract.
+        unsafe { all_left(time, left) };
         real::fail(libc::EINTR)
     };
     pause() -> c_int = real::fail(libc::EINTR);
     sigsuspend(mask: *const sigset_t) -> c_int = real::fail(libc::EINTR);
-    sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, time: *const timespec) -> c_int = real::fail(libc::EINTR), unless is_zero(time);
-    sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> c_int = real::fail(libc::EINTR);
+    sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, time: *const timespec) -> c_int = real::fail(libc::EINTR), first take_signal(set, info, time);
+    sigwaitinfo(set: *const sigset_t, info: *mut siginfo_t) -> c_int = real::fail(libc::EINTR), first take_signal(set, info, core::ptr::null());
     sleep(seconds: c_uint) -> c_uint = seconds;
     usleep(microseconds: c_uint) -> c_int = real::fail(libc::EINTR);
 }
 
 interruptible! {
     restarted = true;
-    wait(status: *mut c_int) -> pid_t = real::fail(libc::EINTR);
-    wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t = real::fail(libc::EINTR), unless at_once(options);
-    wait4(pid: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t = real::fail(libc::EINTR), unless at_once(options);
-    waitid(kind: c_uint, id: id_t, info: *mut siginfo_t, options: c_int) -> c_int = real::fail(libc::EINTR), unless at_once(options);
-    waitpid(pid: pid_t, status: *mut c_int, options: c_int) -> pid_t = real::fail(libc::EINTR), unless at_once(options);
+    wait(status: *mut c_int) -> pid_t = real::fail(libc::EINTR), first reap(-1, status, 0, core::ptr::null_mut());
+    wait3(status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t = real::fail(libc::EINTR), unless at_once(options), first reap(-1, status, options, usage);
+    wait4(pid: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> pid_t = real::fail(libc::EINTR), unless at_once(options), first reap(pid, status, options, usage);
+    waitid(kind: c_uint, id: id_t, info: *mut siginfo_t, options: c_int) -> c_int = real::fail(libc::EINTR), unless at_once(options), first reap_by_id(kind, id, info, options);
+    waitpid(pid: pid_t, status: *mut c_int, options: c_int) -> pid_t = real::fail(libc::EINTR), unless at_once(options), first reap(pid, status, options, core::ptr::null_mut());
 }
 
-/// Returns whether a wait of this length is none.
-fn is_zero(time: *const timespec) -> bool {
-    // SAFETY: the caller's contract: it is null or valid.
-    unsafe { time.as_ref() }.is_some_and(|time| time.tv_sec == 0 && time.tv_nsec == 0)
+/// Takes a signal of `set`, if one is pending. A wait of no length is over then.
+///
+/// # Safety
+/// As sigtimedwait(2).
+unsafe fn take_signal(set: *const sigset_t, info: *mut siginfo_t, time: *const timespec) -> Option<c_int> {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let taken = real::sigtimedwait(set, info, &raw const ready::NOW);
+        let found_none = taken < 0 && real::errno() == libc::EAGAIN;
+        (!found_none || events::duration(time) == Some(Duration::ZERO)).then_some(taken)
+    }
+}
+
+/// Calls wait4(2) so that it does not wait; `None` if no child has changed.
+///
+/// # Safety
+/// As wait4(2).
+unsafe fn reap(pid: pid_t, status: *mut c_int, options: c_int, usage: *mut rusage) -> Option<pid_t> {
+    // SAFETY: the caller's contract.
+    let found = unsafe { real::wait4(pid, status, options | libc::WNOHANG, usage) };
+    (found != 0).then_some(found)
+}
+
+/// As [`reap`], for waitid(2).
+///
+/// # Safety
+/// As waitid(2).
+unsafe fn reap_by_id(kind: c_uint, id: id_t, info: *mut siginfo_t, options: c_int) -> Option<c_int> {
+    // SAFETY: room for an information, zeroes of which are valid; the caller's contract.
+    unsafe {
+        let mut found = core::mem::zeroed::<siginfo_t>();
+        let result = real::waitid(kind, id, &raw mut found, options | libc::WNOHANG);
+        if result == 0 && found.si_pid() == 0 {
+            return None;
+        }
+        if result == 0 && !info.is_null() {
+            info.write(found);
+        }
+        Some(result)
+    }
 }
 
 /// Returns whether waitpid(2) does not wait.
@@ -149,7 +195,10 @@ fn at_once(options: c_int) -> bool {
 }
 
 /// Writes that nothing of a sleep's time has passed.
-fn all_left(time: *const timespec, left: *mut timespec) {
+///
+/// # Safety
+/// As nanosleep(2).
+unsafe fn all_left(time: *const timespec, left: *mut timespec) {
     // SAFETY: the caller's contract: each is null or valid.
     unsafe {
         if !time.is_null() && !left.is_null() {
@@ -175,8 +224,6 @@ waits! {
     pthread_cond_clockwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, clock: c_int, until: *const timespec) -> c_int;
     pthread_cond_timedwait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t, until: *const timespec) -> c_int;
     pthread_cond_wait(condition: *mut pthread_cond_t, mutex: *mut pthread_mutex_t) -> c_int;
-    sem_clockwait(semaphore: *mut sem_t, clock: c_int, until: *const timespec) -> c_int;
-    sem_timedwait(semaphore: *mut sem_t, until: *const timespec) -> c_int;
 }
 
 /// The child would run in this process's memory on a kthread's stack, and close its descriptors in
@@ -266,18 +313,47 @@ tried_first! {
     pthread_rwlock_wrlock by pthread_rwlock_trywrlock(lock: pthread_rwlock_t);
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn sem_wait(semaphore: *mut sem_t) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        if would_hold_core() {
-            if libc::sem_trywait(semaphore) == 0 {
-                return 0;
-            }
-            resident::go_home();
-        }
-        real::sem_wait(semaphore)
+/// Moves the caller home before a wait for a semaphore that would hold its core. Returns the result
+/// if there is one: the semaphore was free, or a handler ran on the way that ends the wait. The
+/// kernel restarts none that is `limited`.
+///
+/// # Safety
+/// As sem_trywait(3).
+unsafe fn take_or_go_home(semaphore: *mut sem_t, limited: bool) -> Option<c_int> {
+    if !would_hold_core() {
+        return None;
     }
+    // SAFETY: the caller's contract.
+    let is_free = || unsafe { libc::sem_trywait(semaphore) == 0 };
+    if is_free() {
+        return Some(0);
+    }
+    let interrupted = resident::go_home()?;
+    if is_free() {
+        return Some(0);
+    }
+    (limited || !interrupted.restarts).then(|| real::fail(libc::EINTR))
+}
+
+macro_rules! semaphore_waits {
+    ($($name:ident($semaphore:ident: $type:ty $(, $arg:ident: $of:ty)*), limited = $limited:literal;)*) => {
+        $(
+            #[unsafe(no_mangle)]
+            unsafe extern "C-unwind" fn $name($semaphore: $type $(, $arg: $of)*) -> c_int {
+                real::real! { $name($semaphore: $type $(, $arg: $of)*) -> c_int; }
+                // SAFETY: the caller's contract.
+                unsafe {
+                    take_or_go_home($semaphore, $limited).unwrap_or_else(|| $name($semaphore $(, $arg)*))
+                }
+            }
+        )*
+    };
+}
+
+semaphore_waits! {
+    sem_clockwait(semaphore: *mut sem_t, clock: c_int, until: *const timespec), limited = true;
+    sem_timedwait(semaphore: *mut sem_t, until: *const timespec), limited = true;
+    sem_wait(semaphore: *mut sem_t), limited = false;
 }
 
 /// Tries to take a spin lock before the core is given up. The holder may wait for this kthread, and

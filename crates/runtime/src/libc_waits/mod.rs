@@ -148,11 +148,20 @@ fn wait(call: &Call, bits: u32) -> Ruling {
 
 /// Decides about a call for a word that processes may share, which is no wake.
 fn wait_shared(call: &Call, operation: i32) -> Ruling {
-    if let Some(ruling) = at_home(call.stack) {
-        return ruling;
+    if !is_free(call.stack) {
+        return Verdict::Kernel.into();
     }
     let waits = matches!(operation, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET);
-    if !waits || !is_free(call.stack) {
+    if let Some(home) = resident::go_home_unseen() {
+        // Handlers that run on the way end the wait, where the kernel would not restart it.
+        let ends = home.interrupted.is_some_and(|handlers| !handlers.restarts || call.timeout != 0);
+        // SAFETY: the caller of the library's function vouches for the word.
+        let would_wait = || waits && unsafe { waiters::word(call.address) }.load(Relaxed) == call.value;
+        let verdict =
+            if ends && would_wait() { Verdict::Done(-(libc::EINTR as isize)) } else { Verdict::Kernel };
+        return Ruling { verdict, mask: Some(home.mask) };
+    }
+    if !waits {
         return Verdict::Kernel.into();
     }
     // SAFETY: the caller of the library's function vouches for the words, on whichever thread.
