@@ -76,6 +76,15 @@ impl BatchGroup {
                 file.display()
             ));
         }
+        // Version 1 refuses such a list where it is written. Version 2 takes no list away from a
+        // group with processes, so that this one would keep it.
+        let above = folder.parent().map(|above| hierarchy.usable(above)).unwrap_or_default();
+        if hierarchy.version == 2 && !above.iter().any(|core| cores.contains(&usize::from(core.0))) {
+            return Err(format!(
+                "{group} cannot be confined to cores {cores:?}: the group above has none of them (cpuset.cpus.effective)"
+            ));
+        }
+        let number = number_of(&folder);
         let cannot = |error: std::io::Error| {
             format!("cannot use the record {}: {error}; --cgroup needs root", state.display())
         };
@@ -90,12 +99,9 @@ impl BatchGroup {
                 file.display()
             ));
         }
-        if hierarchy.usable(&folder).iter().any(|core| !cores.contains(&usize::from(core.0))) {
-            return Err(format!(
-                "{group} cannot be confined to cores {cores:?}: the group above has none of them (cpuset.cpus.effective)"
-            ));
+        if number_of(&folder) != number {
+            return Err(format!("{group} was made again in the meantime: run this again"));
         }
-        let number = number_of(&folder);
         Ok(Self { _undo: undo, folder, number })
     }
 
@@ -160,6 +166,7 @@ mod tests {
         let root = fs::canonicalize(folder.path()).unwrap();
         fs::create_dir_all(root.join("a/b")).unwrap();
         fs::write(root.join("cgroup.controllers"), "cpu cpuset\n").unwrap();
+        fs::write(root.join("a/cpuset.cpus.effective"), "0-3\n").unwrap();
         for (file, value) in [("cpu.idle", "0\n"), ("cpuset.cpus", "0-3\n")] {
             fs::write(root.join("a/b").join(file), value).unwrap();
         }
@@ -234,6 +241,9 @@ mod tests {
             assert!(refused(group).contains("no control group"), "{group}");
         }
         assert!(refused("/a").contains("cpu.idle is missing"));
+        let why = BatchGroup::at(&root, &state, "/a/b", &[7]).unwrap_err();
+        assert!(why.contains("/a/b") && why.contains("[7]") && why.contains("group above"), "{why}");
+        assert_eq!(fs::read_to_string(root.join("a/b/cpuset.cpus")).unwrap(), "0-3\n");
         fs::remove_file(root.join("a/b/cpuset.cpus")).unwrap();
         assert!(refused("/a/b").contains("cpuset.cpus is missing"));
         assert_eq!(fs::read_to_string(root.join("a/b/cpu.idle")).unwrap(), "0\n");

@@ -10,7 +10,7 @@
 //! which that was started (`Maker`), and one beside the root is in the root. So [`repair`] finds
 //! the scopes of processes that were killed, gives the members back, and removes them. A process
 //! that is in another group than the first one is left there. A group that was removed while all
-//! its processes were in the scope is made anew for them.
+//! its processes were in the scope is made anew for them, with its limits, and stays.
 //!
 //! Version 2 of control groups needs both controllers in the group above, version 1 has a hierarchy
 //! for each (Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/cpusets.rst). Where that
@@ -30,7 +30,7 @@ use std::time::Duration;
 use rustix::process::geteuid;
 
 use crate::proc::{Process, Stat, descendants};
-use settings::{check_cores, check_place, set_up};
+use settings::{check_place, limit, set_up};
 
 /// Where Linux mounts control groups.
 pub const ROOT: &str = "/sys/fs/cgroup";
@@ -41,8 +41,10 @@ const ROUNDS: u32 = 100;
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(10);
 /// Number of times that the members of two groups are compared.
 const TRIES: u32 = 4;
-/// Depth of the deepest groups that are looked at.
+/// Depth of the deepest groups that are looked at, and their number within a scope: a job may make
+/// any number.
 const DEEPEST: u32 = 16;
+const MOST_GROUPS: usize = 4_096;
 
 /// Why a scope cannot be made.
 #[derive(Debug, thiserror::Error)]
@@ -239,9 +241,21 @@ impl Scope {
             set_up(folder, home, cores)?;
         }
         scope.move_in(ROUNDS)?;
-        let confining = scope.folders.iter().zip(&homes).find(|(_, home)| home.confines);
-        confining.map_or(Ok(()), |(folder, _)| check_cores(folder, scope.first.pid(), cores))?;
         Ok(scope)
+    }
+
+    /// Gives the members back and removes the groups.
+    ///
+    /// # Errors
+    /// Why members are still there; [`repair`] tries again once this process has ended.
+    pub fn end(mut self) -> Result<(), GroupError> {
+        let end = |folder: PathBuf| {
+            let failed = |why| GroupError::new("put the processes back from", &folder, io::Error::other(why));
+            remove(&folder).map_err(failed)
+        };
+        // All are tried before the first error is returned.
+        let ends: Vec<_> = self.folders.drain(..).map(end).collect();
+        ends.into_iter().collect()
     }
 
     /// Returns the folders of its groups.
@@ -323,9 +337,19 @@ pub fn members_within(folder: &Path) -> Vec<i32> {
 
 /// Returns a group behind those within it.
 fn within(folder: &Path, depth: u32) -> Vec<PathBuf> {
-    let inner = if depth > 0 { folders(folder) } else { Vec::new() };
-    let inner = inner.iter().flat_map(|inner| within(inner, depth - 1));
-    inner.chain([folder.to_owned()]).collect()
+    let mut found = Vec::new();
+    find_within(folder, depth, &mut found);
+    found
+}
+
+fn find_within(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) {
+    for inner in if depth > 0 { folders(folder) } else { Vec::new() } {
+        if found.len() >= MOST_GROUPS {
+            break;
+        }
+        find_within(&inner, depth - 1, found);
+    }
+    found.push(folder.to_owned());
 }
 
 /// Returns the folders in one. Links such as `cpu -> cpu,cpuacct` are not followed.
@@ -341,12 +365,18 @@ fn put(folder: &Path, pid: i32) -> io::Result<()> {
 }
 
 /// Gives the members of a scope back and removes it, with the groups that they have made there.
-fn remove(scope: &Path) -> io::Result<()> {
-    let (home, _) = home_of(scope).ok_or(ErrorKind::InvalidInput)?;
+///
+/// # Errors
+/// Why members are still there, in words.
+fn remove(scope: &Path) -> Result<(), String> {
+    let (home, _) = home_of(scope).ok_or("it is no batch job's")?;
+    // Of one that has ended it does not matter: the scope is removed all the same.
+    let mut refused = None;
     for _ in 0..ROUNDS {
         for pid in members_within(scope) {
-            // One that has ended needs no home.
-            let _ = put(&standing(&home, scope), pid);
+            if let Err(why) = put_back(&home, scope, pid) {
+                refused = Some(why);
+            }
         }
         let ended = |group: &PathBuf| match fs::remove_dir(group) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
@@ -354,21 +384,29 @@ fn remove(scope: &Path) -> io::Result<()> {
         };
         match within(scope, DEEPEST).iter().try_for_each(ended) {
             Err(error) if error.kind() == ErrorKind::ResourceBusy => sleep(BETWEEN_ROUNDS),
-            result => return result,
+            result => return result.map_err(|error| error.to_string()),
         }
     }
-    Err(ErrorKind::ResourceBusy.into())
+    Err(refused.unwrap_or_else(|| io::Error::from(ErrorKind::ResourceBusy).to_string()))
+}
+
+/// Moves a member of a scope to its home.
+fn put_back(home: &Path, scope: &Path, pid: i32) -> Result<(), String> {
+    let group = standing(home, scope).map_err(|error| error.to_string())?;
+    put(&group, pid).map_err(|error| format!("process {pid} cannot be moved to {}: {error}", group.display()))
 }
 
 /// Returns the group for the members of a scope whose home may have been removed, as systemd
-/// removes one without processes: in version 2 it is made anew, since a group with groups takes no
-/// process; in version 1 the one above takes them.
-fn standing(home: &Path, scope: &Path) -> PathBuf {
-    let has_type = scope.join("cgroup.type").exists();
-    if home.is_dir() || has_type && fs::create_dir(home).is_ok() {
-        return home.to_owned();
+/// removes one without processes: in version 2 it is made anew, with the limits that the scope took
+/// along, since a group with groups takes no process; in version 1 the one above takes them.
+fn standing(home: &Path, scope: &Path) -> Result<PathBuf, GroupError> {
+    let is_second = scope.join("cgroup.type").exists();
+    if is_second && !home.is_dir() {
+        fs::create_dir(home).map_err(|error| GroupError::new("make", home, error))?;
+        // Without its limits it is not made: the members stay within those of the scope.
+        limit(home, scope).inspect_err(|_| drop(fs::remove_dir(home)))?;
     }
-    home.ancestors().find(|folder| folder.is_dir()).unwrap_or(home).to_owned()
+    Ok(home.ancestors().find(|folder| folder.is_dir()).unwrap_or(home).to_owned())
 }
 
 /// Removes the scopes of processes that were killed. Returns in words what was done.

@@ -202,7 +202,7 @@ fn hold_process(first: Process, cores: &[usize], notice: &Notice) -> anyhow::Res
         scope.follow();
         !scope.members().is_empty()
     });
-    Ok(())
+    scope.end().context("the processes stay a batch job until `tailwater doctor --repair` can put them back")
 }
 
 /// Makes a running process a batch job for good.

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tailwater_node::cores::Look;
 use tailwater_node::nri::adjust::{adjust, keep};
 use tailwater_node::nri::api::{CREATED, Container, ContainerRequest, Cpu, Pod};
-use tailwater_testkit::{cpu_numbers, run, text, until};
+use tailwater_testkit::{cpu_numbers, installed, run, text, until};
 
 /// Where Linux mounts control groups.
 const ROOT: &str = "/sys/fs/cgroup";
@@ -19,8 +19,30 @@ fn has_idle() -> bool {
     Path::new(ROOT).join("cgroup.controllers").exists()
 }
 
+/// Returns the path of runc; if it can start no container here, prints why the test is skipped.
+fn runc() -> Option<PathBuf> {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("skipped: runc needs root");
+        return None;
+    }
+    // A container without privileges has control groups read-only, or may mount nothing.
+    let above = if has_idle() { PathBuf::from(ROOT) } else { Path::new(ROOT).join("cpuset") };
+    let probe = above.join(format!("tailwater-node-probe-{}", std::process::id()));
+    if let Err(error) = fs::create_dir(&probe).and_then(|()| fs::remove_dir(&probe)) {
+        eprintln!("skipped: cannot make the control group {}: {error}", probe.display());
+        return None;
+    }
+    let output = run(Command::new("unshare").args(["--mount", "true"]), b"");
+    if !output.status.success() {
+        eprintln!("skipped: no mount namespace: {}", text(&output.stderr));
+        return None;
+    }
+    installed("runc", "runc")
+}
+
 /// A container of runc, deleted at the end.
 struct Runc {
+    program: PathBuf,
     folder: tempfile::TempDir,
     name: String,
     /// Limits of processor time, which a container runtime sets anew with each change.
@@ -28,9 +50,8 @@ struct Runc {
 }
 
 impl Runc {
-    /// Starts one with these limits; `None` where that is not possible, and then prints that the
-    /// test is skipped.
-    fn start(cpu: Value, unified: &HashMap<String, String>) -> Option<Self> {
+    /// Starts one with these limits.
+    fn start(program: PathBuf, cpu: Value, unified: &HashMap<String, String>) -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let name = format!("tailwater-node-{}", std::process::id());
         let root = folder.path().join("root");
@@ -52,28 +73,23 @@ impl Runc {
             },
         });
         fs::write(folder.path().join("config.json"), config.to_string()).expect("a configuration");
-        let runc = Self { folder, name, cpu };
+        let runc = Self { program, folder, name, cpu };
         let bundle = runc.folder.path().to_string_lossy().into_owned();
         let log = runc.folder.path().join("log").to_string_lossy().into_owned();
         // The container would hold a pipe open.
-        let started = Command::new("runc")
+        let started = Command::new(&runc.program)
             .args(["--log", &log, "run", "--detach", "--bundle", &bundle, &runc.name])
             .stdin(std::process::Stdio::null())
             .stdout(std::process::Stdio::null())
             .stderr(std::process::Stdio::null())
             .status();
-        match started {
-            Ok(status) if status.success() => Some(runc),
-            Ok(_) => panic!("{}", fs::read_to_string(log).unwrap_or_default()),
-            Err(error) => {
-                eprintln!("skipped: no container of runc: {error}");
-                None
-            }
-        }
+        let status = started.expect("runc is installed");
+        assert!(status.success(), "{}", fs::read_to_string(log).unwrap_or_default());
+        runc
     }
 
     fn call(&self, words: &[&str], input: &[u8]) -> Output {
-        run(Command::new("runc").args(words).arg(&self.name), input)
+        run(Command::new(&self.program).args(words).arg(&self.name), input)
     }
 
     /// Changes some limits, as containerd does: all are set.
@@ -119,9 +135,7 @@ fn look(core: u16) -> Look {
 
 #[test]
 fn a_co_runner_is_idle_on_the_lent_cores_and_follows_them() {
-    if !rustix::process::geteuid().is_root() {
-        return eprintln!("skipped: runc needs root");
-    }
+    let Some(program) = runc() else { return };
     let annotations = HashMap::from([("tailwater.io/class".to_owned(), "best-effort".to_owned())]);
     let pod = Pod { annotations, ..Pod::default() };
     let container = Container { state: CREATED, ..Container::default() };
@@ -134,7 +148,7 @@ fn a_co_runner_is_idle_on_the_lent_cores_and_follows_them() {
     // As of a pod with half a core requested.
     let mut cpu = json!({ "shares": 512, "quota": 50_000, "period": 100_000 });
     change(&mut cpu, &given.cpu.expect("limits of processor time"));
-    let Some(mut runc) = Runc::start(cpu, &given.unified) else { return };
+    let mut runc = Runc::start(program, cpu, &given.unified);
     let settings = |runc: &Runc| {
         let idle = has_idle().then(|| runc.read("cpu", "cpu.idle"));
         (idle, runc.read("cpuset", "cpuset.cpus"))
