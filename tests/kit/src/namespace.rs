@@ -13,8 +13,9 @@ use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space,
 use std::process::Command;
 use std::sync::mpsc;
 
-/// The names of two interfaces of the first process's namespace, with a comma between them, which
-/// have a cable: [`Namespace::join`] uses these in place of a veth pair whose ends have the names.
+/// The names of two interfaces with a cable, with a comma between them, in the network namespace of
+/// the first process, in which tests run then: [`Namespace::join`] uses these in place of a veth
+/// pair whose ends have the names.
 pub const CARDS: &str = "TAILWATER_TEST_CARDS";
 
 /// A network namespace. See the module documentation.
@@ -126,8 +127,8 @@ impl Namespace {
     }
 
     /// Joins this namespace and another by a veth pair with the ends `here` in this one and `there`
-    /// in the other, both up and with `queues` queues in each direction; or by two cards of the
-    /// calling thread's namespace ([`CARDS`]), which have as many queues as they have.
+    /// in the other, both up and with `queues` queues in each direction; or by the two [`CARDS`],
+    /// which have as many queues as they have.
     ///
     /// # Panics
     /// If `ip` fails.
@@ -142,23 +143,31 @@ impl Namespace {
         self.ip(&["link", "set", here, "up"]);
         other.ip(&["link", "set", there, "up"]);
     }
+
+    /// Moves a card into this namespace, in the state of a new one: with its own MAC address and
+    /// MTU of Ethernet. Tests change nothing else of it.
+    fn take_card(&self, card: &str) {
+        let moved =
+            Command::new("ip").args(["link", "set", card, "netns", &self.anchor.to_string()]).output();
+        let moved = moved.unwrap_or_else(|e| panic!("ip: {e}"));
+        assert!(moved.status.success(), "{card}: {}", String::from_utf8_lossy(&moved.stderr));
+        let shown = self.run("ip", &["-d", "link", "show", card]);
+        let mac = own_mac(&shown).unwrap_or_else(|| panic!("no MAC address of {card}: {shown}"));
+        self.ip(&["link", "set", card, "address", mac, "mtu", "1500", "up"]);
+    }
+}
+
+/// Returns the MAC address that a card was made with, of what `ip link show` writes.
+fn own_mac(shown: &str) -> Option<&str> {
+    let after = |word: &str| shown.split_whitespace().skip_while(|it| *it != word).nth(1);
+    // Without it, the card still has that one.
+    after("permaddr").or_else(|| after("link/ether"))
 }
 
 /// Returns the names of the [`CARDS`].
 fn cards() -> Vec<String> {
     let names = std::env::var(CARDS).unwrap_or_default();
     names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
-}
-
-impl Namespace {
-    /// Moves a card into this namespace, in the state of a new one.
-    fn take_card(&self, card: &str) {
-        let moved =
-            Command::new("ip").args(["link", "set", card, "netns", &self.anchor.to_string()]).output();
-        let moved = moved.unwrap_or_else(|e| panic!("ip: {e}"));
-        assert!(moved.status.success(), "{card}: {}", String::from_utf8_lossy(&moved.stderr));
-        self.ip(&["link", "set", card, "mtu", "1500", "up"]);
-    }
 }
 
 impl Drop for Namespace {
@@ -168,7 +177,12 @@ impl Drop for Namespace {
             let ip = |words: &[&str]| Command::new("ip").args(["link", "set", &card]).args(words).output();
             // Most namespaces have none; a program may be left on it.
             self.inside(|| _ = ["xdp", "xdpgeneric"].map(|hook| ip(&[hook, "off"])));
-            self.inside(|| _ = ip(&["netns", "1"]));
+            let back = self.inside(|| ip(&["netns", "1"]));
+            let why =
+                back.map_or_else(|e| e.to_string(), |it| String::from_utf8_lossy(&it.stderr).into_owned());
+            if !why.is_empty() && !why.contains("Cannot find device") {
+                eprintln!("{card} is not given back: {why}");
+            }
         }
     }
 }

@@ -8,7 +8,8 @@
 //!         status, out/ ◄── folder of both ◄──┘
 //! ```
 //!
-//! The guest sees the files of the host and writes to none but those of `--out`. Needs no root.
+//! The guest sees the files of the host and writes to none but those of `--out`. Needs no root;
+//! cards of several queues do where users may make no namespaces (user_namespaces(7)).
 //! [`topology`] and [`kernel`] are what it is made of, [`qemu`] runs it, [`guest`] is inside, and
 //! [`errand`] is what both sides share.
 
@@ -36,7 +37,10 @@ const MODULES: [&str; 8] =
 
 /// Boots an emulated machine and runs a program in it
 #[derive(Debug, Parser)]
-#[command(name = "tailwater-machine", after_help = "Needs: apt install qemu-system-x86 kmod iproute2")]
+#[command(
+    name = "tailwater-machine",
+    after_help = "Needs: apt install qemu-system-x86 kmod iproute2 util-linux"
+)]
 struct Cli {
     #[command(subcommand)]
     action: Action,
@@ -61,7 +65,7 @@ struct Run {
     /// A network card; the first and second are joined by a cable, the third and fourth, ...
     #[arg(long = "card", value_name = "MODEL")]
     cards: Vec<Card>,
-    /// Queues of each card; several need root here and virtio there
+    /// Queues of each card; several need virtio, and root or namespaces of users here
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=16))]
     queues: u32,
     /// Use KVM: faster, but some hosts that are virtual machines cannot boot a guest with it

@@ -81,11 +81,14 @@ impl Machine<'_> {
     pub fn run(&self) -> Result<u8> {
         let mut command = self.program();
         command.args(self.arguments()).stdin(Stdio::null());
+        let program = command.get_program().to_string_lossy().into_owned();
         let mut qemu = Running(command.spawn().map_err(|error| match error.kind() {
             std::io::ErrorKind::NotFound => {
-                anyhow::anyhow!("{QEMU} is not installed: apt install qemu-system-x86 kmod")
+                anyhow::anyhow!(
+                    "{program} is not installed: apt install qemu-system-x86 kmod iproute2 util-linux"
+                )
             }
-            _ => anyhow::anyhow!("{QEMU} cannot be started: {error}"),
+            _ => anyhow::anyhow!("{program} cannot be started: {error}"),
         })?);
         let status = qemu.wait(self.folder, self.limit)?;
         errand::status(self.folder).with_context(|| {
@@ -157,10 +160,14 @@ impl Machine<'_> {
 
     /// Returns QEMU, in a namespace with its cables if cards have several queues.
     fn program(&self) -> Command {
-        if self.queues == 1 {
+        if self.queues == 1 || self.cards.is_empty() {
             return Command::new(QEMU);
         }
         let mut command = Command::new("unshare");
+        // Root of a namespace of users may make them, too, where users may make such a namespace.
+        if !rustix::process::geteuid().is_root() {
+            command.arg("--map-root-user");
+        }
         command.args(["--net", "sh", "-ec", &format!("{}exec \"$0\" \"$@\"", self.cables()), QEMU]);
         command
     }
