@@ -106,9 +106,7 @@ impl Datagrams {
                 Some(udp)
             }
             // Another socket of the program has the port (`SO_REUSEPORT`), and receives what comes.
-            Err(error)
-                if error.kind() == ErrorKind::AddrInUse && start::listens_on(Transport::Udp, own.port()) =>
-            {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && start::listens_on(Transport::Udp, own) => {
                 None
             }
             Err(error) => {
@@ -138,7 +136,7 @@ impl Drop for Datagrams {
         if let Some(Some(udp)) = self.udp.get()
             && let Ok(own) = udp.local_addr()
         {
-            start::forget_listening(Transport::Udp, own.port());
+            start::forget_listening(Transport::Udp, own);
         }
     }
 }

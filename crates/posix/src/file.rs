@@ -117,6 +117,11 @@ impl Listener {
         self.tcp.get_or_init(|| self.listen()).as_ref()
     }
 
+    /// Returns where Tailwater's listener is.
+    fn place(&self, tcp: &TcpListener) -> SocketAddr {
+        tcp.local_addr().unwrap_or(self.address)
+    }
+
     fn listen(&self) -> Option<TcpListener> {
         let options = TcpOptions::new().backlog(self.backlog).only_v6(!self.takes_both);
         let any4 = SocketAddr::from(([0; 4], self.address.port()));
@@ -125,14 +130,13 @@ impl Listener {
             Ok(tcp) => {
                 // It cannot fail.
                 let _ = tcp.set_nonblocking(true);
-                let at = tcp.local_addr().unwrap_or(self.address);
-                start::note_listening(Transport::Tcp, at, self.takes_both);
+                start::note_listening(Transport::Tcp, self.place(&tcp), self.takes_both);
                 Some(tcp)
             }
             // The program's other listener of the port takes all clients (`SO_REUSEPORT`).
             Err(error)
                 if error.kind() == io::ErrorKind::AddrInUse
-                    && start::listens_on(Transport::Tcp, self.address.port()) =>
+                    && start::listens_on(Transport::Tcp, self.address) =>
             {
                 None
             }
@@ -147,8 +151,8 @@ impl Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Some(Some(_)) = self.tcp.get() {
-            start::forget_listening(Transport::Tcp, self.address.port());
+        if let Some(Some(tcp)) = self.tcp.get() {
+            start::forget_listening(Transport::Tcp, self.place(tcp));
         }
     }
 }

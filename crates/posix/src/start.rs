@@ -111,7 +111,8 @@ fn launch() -> bool {
         return false;
     }
     // On this ordinary thread: on a kthread, another thread of the runtime would have to start it,
-    // and would allocate by the program's `malloc` (see `resident::prepare`). Tried again later.
+    // and what the standard library allocates for a new thread would come from the program's
+    // `malloc` there (see `resident::prepare`). Tried again later.
     let _ = kernel::start_thread();
     own::open_descriptors().into_iter().filter(|fd| !before.contains(fd)).for_each(own::add);
     // After the runtime's own entry, so that it runs before that: the end of the process is a
@@ -207,11 +208,7 @@ pub fn serves(transport: Transport, to: SocketAddr) -> bool {
 }
 
 fn listens_at(transport: Transport, ip: IpAddr, port: u16) -> bool {
-    let serves = |place: &Place| {
-        let at = place.at.ip();
-        let takes = at.is_unspecified() && (at.is_ipv4() == ip.is_ipv4() || at.is_ipv6() && place.takes_both);
-        place.is_at(transport, port) && (takes || ip.is_unspecified() || at.to_canonical() == ip)
-    };
+    let serves = |place: &Place| place.is_at(transport, port) && (ip.is_unspecified() || place.covers(ip));
     LISTENING.lock().iter().any(serves)
 }
 
@@ -219,11 +216,19 @@ impl Place {
     fn is_at(&self, transport: Transport, port: u16) -> bool {
         self.transport == transport && self.at.port() == port
     }
+
+    /// Returns whether what comes for `ip` arrives here, for all addresses if it is unspecified.
+    fn covers(&self, ip: IpAddr) -> bool {
+        let at = self.at.ip();
+        let takes = at.is_unspecified() && (at.is_ipv4() == ip.is_ipv4() || at.is_ipv6() && self.takes_both);
+        takes || at.to_canonical() == ip
+    }
 }
 
-/// Returns whether this process listens at `port` at any address in Tailwater.
-pub fn listens_on(transport: Transport, port: u16) -> bool {
-    LISTENING.lock().iter().any(|place| place.is_at(transport, port))
+/// Returns whether this process listens in Tailwater at all that a listener at `at` would have.
+pub fn listens_on(transport: Transport, at: SocketAddr) -> bool {
+    let ip = at.ip().to_canonical();
+    LISTENING.lock().iter().any(|place| place.is_at(transport, at.port()) && place.covers(ip))
 }
 
 /// Records that this process listens at `at` in Tailwater. With `takes_both`, an IPv6 socket takes
@@ -232,10 +237,13 @@ pub fn note_listening(transport: Transport, at: SocketAddr, takes_both: bool) {
     LISTENING.lock().push(Place { transport, at, takes_both });
 }
 
-/// Records that it does not any more.
-pub fn forget_listening(transport: Transport, port: u16) {
+/// Records that it does not any more. A port may have several listeners, at addresses of their own;
+/// a UDP socket's address may have changed since, when it was connected.
+pub fn forget_listening(transport: Transport, at: SocketAddr) {
     let mut listening = LISTENING.lock();
-    if let Some(index) = listening.iter().position(|place| place.is_at(transport, port)) {
+    let exact = listening.iter().position(|place| place.transport == transport && place.at == at);
+    let index = exact.or_else(|| listening.iter().position(|place| place.is_at(transport, at.port())));
+    if let Some(index) = index {
         listening.swap_remove(index);
     }
 }

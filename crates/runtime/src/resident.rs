@@ -102,8 +102,8 @@ unsafe impl Send for Resident {}
 // SAFETY: as above; the other fields have their own rules, in the module documentation.
 unsafe impl Sync for Resident {}
 
-/// Prepares for a runtime that may be started later; when the library is loaded. Keeps the
-/// environment's variables of the runtime as they are now, since a program may replace its
+/// Prepares for a runtime that may be started later. To be called when the library is loaded. Keeps
+/// the environment's variables of the runtime as they are now, since a program may replace its
 /// environment, and the runtime's threads from allocating by the program's `malloc`.
 pub fn prepare() {
     sources::keep_environment();
