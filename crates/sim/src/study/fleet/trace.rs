@@ -51,6 +51,10 @@ const NAMES: [&str; 14] = [
     "request",
 ];
 
+/// Those of which a file has one: the same in two units.
+const PAIRS: [(&str, &str); 4] =
+    [("start", "start_us"), ("end", "end_us"), ("cpu", "cpu_share"), ("max_cpu", "max_cpu_share")];
+
 /// What one service used in one interval.
 #[derive(Clone, Debug)]
 pub(super) struct Load {
@@ -236,6 +240,14 @@ fn names_of(list: &str) -> anyhow::Result<StringRecord> {
             NAMES.contains(name),
             "--columns: `{name}` is none of {known}; leave the names of others empty"
         );
+        let times = names.iter().filter(|other| *other == name).count();
+        ensure!(times == 1, "--columns: `{name}` is there {times} times; leave the names of others empty");
+    }
+    for (one, other) in PAIRS {
+        ensure!(
+            !(names.contains(&one) && names.contains(&other)),
+            "--columns: `{one}` and `{other}` are the same in two units: name one of them"
+        );
     }
     Ok(StringRecord::from(names))
 }
@@ -299,7 +311,9 @@ impl Columns {
         let need = |name: &str| {
             let there = names.iter().collect::<Vec<_>>().join(",");
             let first = if defaults.columns.is_some() { "--columns" } else { "line 1" };
-            format!("{first}: there is no column `{name}` in `{there}`: name them, as in {EXAMPLE}")
+            let other = PAIRS.iter().find(|pair| pair.0 == name);
+            let other = other.map(|pair| format!(" or `{}`", pair.1)).unwrap_or_default();
+            format!("{first}: there is no column `{name}`{other} in `{there}`: name them, as in {EXAMPLE}")
         };
         let needed = |name: &str| find(name).with_context(|| need(name));
         let numbers = |name, unit| find(name).map(|at| Numbers { at, name, unit });
@@ -359,8 +373,10 @@ impl Columns {
         let cpu = number(&self.cpu)?;
         ensure!(
             cpu <= MAX_CPU,
-            "{} (cpu): {cpu} cores: at most {MAX_CPU}; is this a percentage?",
-            at(self.cpu.at)
+            "{} ({}): `{}` makes {cpu} cores: at most {MAX_CPU}; is this a percentage?",
+            at(self.cpu.at),
+            self.cpu.name,
+            &record[self.cpu.at]
         );
         let max_cpu = match self.max_cpu.as_ref().filter(|column| !record[column.at].is_empty()) {
             None => cpu,
@@ -434,6 +450,10 @@ mod tests {
             ("strat_us,end_us,service,task,machine,cpu", None, row, "`strat_us` is none of start, start_us"),
             ("start_us,end_us,service,task,,cpu", None, row, "no column `machine`"),
             (GOOGLE, Some(16.0), "1,2,3,4,5,0.25\n", "line 1: 6 fields; --columns names 14"),
+            ("start,end,start,machine,service,cpu", None, row, "`start` is there 2 times"),
+            ("start,start_us,end,machine,service,cpu", None, row, "`start` and `start_us`"),
+            ("start,end,machine,service", None, row, "no column `cpu` or `cpu_share`"),
+            (GOOGLE, Some(1e4), &row.replace("0.25", "200"), "(cpu_share): `200` makes 2000000 cores"),
         ] {
             let why = format!("{:#}", parse(text, &defaults(Some(columns), cores)).unwrap_err());
             assert!(why.contains(part), "{columns}: {why}");
