@@ -35,24 +35,11 @@ fn command(socket: &str, more: &[&str]) -> Program {
 }
 
 /// As [`command`], by the beginning of a command.
-fn command_of(command: Command, socket: &str, more: &[&str]) -> Program {
+fn command_of(mut command: Command, socket: &str, more: &[&str]) -> Program {
     let core = cpu_numbers().last().expect("this process runs somewhere").to_string();
-    command_lending(command, &core, socket, more)
-}
-
-/// As [`command_of`], with these cores to lend.
-fn command_lending(mut command: Command, cores: &str, socket: &str, more: &[&str]) -> Program {
     let settings = concat!(env!("CARGO_MANIFEST_DIR"), "/busy.toml");
-    command.args(["iokernel", "--share-cores", "--managed-cores", cores, "--socket", socket]);
+    command.args(["iokernel", "--share-cores", "--managed-cores", &core, "--socket", socket]);
     Program::start(command.args(["--config", settings]).args(more))
-}
-
-/// Starts an IOKernel at `socket` that lends these cores, and waits until it serves.
-pub(super) fn lending(cores: &str, socket: &str, more: &[&str]) -> Program {
-    let mut program =
-        command_lending(Command::new(binary("tailwater-cli", "tailwater")), cores, socket, more);
-    program.error_line_with(" ready ");
-    program
 }
 
 /// Waits until a program ends with an error; returns its standard error.

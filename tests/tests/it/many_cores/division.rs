@@ -1,14 +1,11 @@
 //! Cores that eight programs request: who gets how many, and which.
 
-use super::{
-    CPUS_TO_LEND_16, NO_STALLS, SAMPLES, SLICES, Sample, assert_no_defect, check_progress, crunch_role,
-    kthreads, lend, lent, pairs, progress,
-};
+use super::{NO_STALLS, SLICES, Sample, assert_no_defect, lend, lent, pairs, progress};
 use serde_json::Value;
 use std::fs;
 use tailwater_iokernel::Config;
 use tailwater_iokernel::config::PolicyName;
-use tailwater_testkit::{has_cpus, until};
+use tailwater_testkit::until;
 use tailwater_tests::{Bench, Role};
 
 fn lend_by_request(config: &mut Config) {
@@ -38,57 +35,6 @@ fn await_division(bench: &Bench, jobs: &[Role], expected: &[u64]) {
         let granted: Vec<u64> = jobs.iter().map(|job| granted(&stats, job)).collect();
         granted == expected && Sample::take(bench, &programs).held == expected
     });
-}
-
-#[test]
-#[ignore = "for machines with eighteen CPUs, emulated ones as a rule: .ci/full machine"]
-fn requests_of_eight_programs_are_met_by_priority_and_their_cores_stay_theirs() {
-    if !has_cpus(CPUS_TO_LEND_16) {
-        return;
-    }
-    let bench = Bench::start(
-        |config| {
-            lend_by_request(config);
-            config.managed_cores = Some(lent()[..16].to_vec());
-        },
-        vec![],
-    );
-    let (role, count) = (crunch_role(), kthreads());
-    let variables = [("TAILWATER_KTHREADS", &*count), NO_STALLS, SLICES];
-    let start = |(number, (class, cores, priority)): (usize, (&str, u8, u8))| {
-        bench.child_with(&format!("{role} {cores} {priority}"), &format!("p{number}"), class, &variables)
-    };
-    let (service, batch) = ("latency-critical", "best-effort");
-    let requests = [
-        (service, 4, 0),
-        (service, 2, 0),
-        (service, 4, 3),
-        (service, 4, 3),
-        (service, 4, 7),
-        (service, 4, 7),
-        (batch, 4, 0),
-        (batch, 4, 0),
-    ];
-    let mut jobs: Vec<Role> = requests.into_iter().enumerate().map(start).collect();
-    await_division(&bench, &jobs, &[4, 2, 4, 4, 1, 1, 0, 0]);
-    // Granted cores are not taken while their programs use them, whoever else wants more.
-    let before: Vec<Vec<u16>> = jobs[..6].iter_mut().map(cores).collect();
-    let programs: Vec<&Role> = jobs.iter().collect();
-    let mut sample = Sample::take(&bench, &programs);
-    for _ in 0..SAMPLES {
-        sample = sample.next(&bench, &programs);
-        assert_eq!(sample.held, [4, 2, 4, 4, 1, 1, 0, 0]);
-    }
-    assert_eq!(jobs[..6].iter_mut().map(cores).collect::<Vec<_>>(), before);
-    check_progress(&mut jobs[..6]);
-    // What one leaves goes to the next in turn, and the others keep what they have.
-    drop(jobs.remove(0));
-    await_division(&bench, &jobs, &[2, 4, 4, 3, 3, 0, 0]);
-    let after: Vec<Vec<u16>> = jobs[..5].iter_mut().map(cores).collect();
-    for (before, after) in before[1..].iter().zip(&after) {
-        assert!(before.iter().all(|core| after.contains(core)), "{before:?} became {after:?}");
-    }
-    assert_no_defect(&bench.stats());
 }
 
 /// Returns the socket of a core.

@@ -1,11 +1,6 @@
 //! What services receive while cores change hands: every frame once, in the order of its flow.
 
-use super::{
-    CPUS, NO_STALLS, Sample, assert_equal_parts, assert_no_defect, crunch, kthreads, lend, lend_all, lent,
-    progress,
-};
-use rand_xoshiro::Xoshiro256PlusPlus;
-use rand_xoshiro::rand_core::{Rng, SeedableRng};
+use super::{CPUS, NO_STALLS, assert_no_defect, crunch, kthreads, lend_all, progress};
 use serde_json::Value;
 use std::time::Duration;
 use tailwater_testkit::{eventually, has_cpus, until};
@@ -29,11 +24,6 @@ impl<'a> Flows<'a> {
     fn new(bench: &'a Bench, services: &'a [Role]) -> Self {
         let none = vec![0; FLOWS * services.len()];
         Self { bench, services, sent: none.clone(), returned: none }
-    }
-
-    /// Returns how many datagrams were sent over all flows of a service.
-    fn sent_to(&self, service: usize) -> u64 {
-        self.sent.iter().skip(service).step_by(self.services.len()).copied().map(u64::from).sum()
     }
 
     /// Sends the next datagram of this flow; waits until few are on their way.
@@ -118,64 +108,4 @@ fn kthreads_take_threads_timers_and_frames_from_each_other() {
         !taken.contains(&0)
     });
     assert_no_drop(&bench.stats());
-}
-
-/// Lends this many cores to four services, to which bursts go at random, and to two batch jobs.
-fn check_random_loads(count: usize) {
-    const BURSTS: usize = 100;
-    let cores = &lent()[..count];
-    let bench = Bench::start(|config| lend(config, cores), vec![]);
-    let kthreads = count.to_string();
-    let variables = [("TAILWATER_KTHREADS", &*kthreads), NO_STALLS];
-    let mut services: Vec<Role> = (0..4)
-        .map(|number| {
-            bench.child_with("bustle", &format!("service-{number}"), "latency-critical", &variables)
-        })
-        .collect();
-    let mut jobs = ["one", "other"].map(|name| crunch(&bench, name, "best-effort"));
-    let before = jobs.each_mut().map(|job| progress(job).0);
-    let (samples, sent) = {
-        let programs: Vec<&Role> = jobs.iter().chain(&services).collect();
-        let mut random = Xoshiro256PlusPlus::seed_from_u64(37);
-        let mut below = |bound: usize| (random.next_u64() % bound as u64) as usize;
-        let mut flows = Flows::new(&bench, &services);
-        until("all cores are lent", || Sample::take(&bench, &programs).sum() == count as u64);
-        let mut samples = vec![Sample::take(&bench, &programs)];
-        for _ in 0..BURSTS {
-            let service = below(4);
-            for _ in 0..=below(2 * WINDOW) {
-                flows.send(4 * below(FLOWS) + service);
-            }
-            flows.receive_until(below(WINDOW));
-            let last = samples.last().expect("there is one");
-            samples.push(last.next_without_free_core(&bench, &programs, count as u64));
-        }
-        flows.receive_until(0);
-        (samples, [0, 1, 2, 3].map(|service| flows.sent_to(service)))
-    };
-    for (service, sent) in services.iter_mut().zip(sent) {
-        until("each visitor of the service ends", || {
-            after(&service.line().expect("it runs"), "done") == Some(sent)
-        });
-    }
-    for (job, before) in jobs.iter_mut().zip(before) {
-        until("each thread computes", || progress(job).0 > before);
-    }
-    assert_equal_parts(&samples, [0, 1]);
-    let stats = bench.stats();
-    assert_no_defect(&stats);
-    assert_no_drop(&stats);
-    assert!(stats["switch"]["moved_groups"].as_u64() > Some(0), "no flow group moved: {stats:#}");
-}
-
-#[test]
-#[ignore = "for machines with six CPUs, emulated ones as a rule: .ci/full machine"]
-fn random_loads_leave_no_core_free_and_no_frame_behind() {
-    if !has_cpus(CPUS) {
-        return;
-    }
-    let all = lent().len();
-    for count in [all / 2, all] {
-        check_random_loads(count);
-    }
 }

@@ -1,11 +1,10 @@
-//! IOKernels with many cores that are killed, that are followed by another, and that run at once.
+//! IOKernels with many cores that are killed, and that run at once.
 
 use super::{CPUS, NO_STALLS, SLICES, check_progress, crunch_role, kthreads, lent, progress};
-use crate::takeover;
 use std::fs;
 use tailwater_host::parse_list;
 use tailwater_testkit::{Program, has_cpus, socket_name, until};
-use tailwater_tests::{Role, start_iokernel, turn, wait_for_predecessor};
+use tailwater_tests::{Role, start_iokernel, turn};
 
 /// Starts four programs that each want all cores, and go on without an IOKernel.
 fn crunch_beside(socket: &str) -> [Role; 4] {
@@ -45,28 +44,6 @@ fn programs_on_all_cores_go_on_when_a_killed_iokernel_returns() {
         running.kill();
         running = iokernel(&socket);
         await_all_lent(&mut jobs, &lent());
-        check_progress(&mut jobs);
-    }
-}
-
-#[test]
-#[ignore = "for machines with six CPUs, emulated ones as a rule: .ci/full machine"]
-fn programs_on_all_cores_go_on_when_another_iokernel_takes_over() {
-    if !has_cpus(CPUS) {
-        return;
-    }
-    let _turn = turn();
-    let socket = socket_name("many");
-    let cores = lent();
-    let list = cores.iter().map(u16::to_string).collect::<Vec<_>>().join(",");
-    let mut running = takeover::lending(&list, &socket, &[]);
-    let mut jobs = crunch_beside(&socket);
-    await_all_lent(&mut jobs, &cores);
-    for _ in 0..3 {
-        let new = takeover::lending(&list, &socket, &["--takeover"]);
-        wait_for_predecessor(&mut running, &new);
-        running = new;
-        await_all_lent(&mut jobs, &cores);
         check_progress(&mut jobs);
     }
 }

@@ -1,8 +1,8 @@
-//! Cores that are lent by load: none stays free, guarantees hold, hyperthreads, many kthreads.
+//! Cores that are lent by load: none stays free, guarantees hold, hyperthreads.
 
 use super::{
     CPUS, NO_STALLS, SLICES, Sample, assert_equal_parts, assert_no_defect, check_progress,
-    check_work_conservation, crunch, crunch_role, kthreads, lend_all, lent, pairs, progress,
+    check_work_conservation, crunch, crunch_role, kthreads, lend_all, pairs, progress,
 };
 use tailwater_testkit::{has_cpus, until};
 use tailwater_tests::{Bench, Role};
@@ -65,27 +65,4 @@ fn services_are_lent_hyperthreads_of_different_cores_while_there_are_some() {
         let shared = pairs.iter().any(|pair| cores.iter().filter(|core| pair.contains(core)).count() > 1);
         assert!(!shared, "{cores:?} of {pairs:?}");
     }
-}
-
-#[test]
-#[ignore = "for machines with six CPUs, emulated ones as a rule: .ci/full machine"]
-fn a_program_of_64_kthreads_runs_on_the_lent_cores_and_each_of_its_threads_goes_on() {
-    if !has_cpus(CPUS) {
-        return;
-    }
-    let bench = Bench::start(lend_all, vec![]);
-    let variables = [("TAILWATER_KTHREADS", "64"), NO_STALLS, SLICES];
-    let mut jobs = [
-        bench.child_with("crunch 128", "many", "best-effort", &variables),
-        crunch(&bench, "other", "best-effort"),
-    ];
-    let samples = check_work_conservation(&bench, &jobs.each_ref());
-    assert_equal_parts(&samples, [0, 1]);
-    check_progress(&mut jobs);
-    let mut held = progress(&mut jobs[0]).1;
-    held.sort_unstable();
-    let count = held.len();
-    held.dedup();
-    assert!(held.len() == count && held.iter().all(|core| lent().contains(core)), "{held:?}");
-    assert_no_defect(&bench.stats());
 }

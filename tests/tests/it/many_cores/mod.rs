@@ -23,8 +23,6 @@ use tailwater_tests::{Bench, Role, cores_in};
 
 /// Least number of CPUs: one for the IOKernel, one for ordinary threads, four to lend.
 const CPUS: usize = 6;
-/// Number of CPUs with which sixteen cores can be lent.
-const CPUS_TO_LEND_16: usize = 18;
 /// Looks of the allocator within which a free core is lent while a program queues for it. One look
 /// notices, one grants; the rest is for programs whose demand ends meanwhile.
 const LOOKS: u64 = 100;
