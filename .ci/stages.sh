@@ -49,8 +49,6 @@ cmake cmake
 pkg-config pkg-config
 /usr/include/stdio.h libc6-dev
 python3 python3-minimal
-qemu-system-x86_64 qemu-system-x86
-depmod kmod
 /usr/lib/python3/dist-packages/jsonschema python3-jsonschema
 PROGRAMS
     )
@@ -209,8 +207,29 @@ blocks() {
     .ci/blocks.py
 }
 
-# The same in small: that an emulated machine boots, that kthreads take work from each other, and
-# which hyperthreads are lent.
+# ---- The further stages of `.ci/full`
+
+# The crate of the fuzz targets; the corpora themselves are run by `tests`.
+fuzz() {
+    cargo clippy --quiet --manifest-path fuzz/Cargo.toml --no-default-features --lib --examples -- -D warnings
+}
+
+# Tests that take minutes: benchmarks and figures by the commands a user types, and many programs
+# that are killed.
+slow() {
+    cargo test -p tailwater-lab --test it -- --ignored
+    TAILWATER_KILLS=200 cargo test -p tailwater-tests --test it attached::killed_runtimes
+    cargo test -p tailwater-tests --test it -- --ignored hostile::connections_without_a_word
+}
+
+# The randomized tests from seeds of this moment. A failure is printed with its seed and does not
+# fail the run: it is a finding about the code as it was before, too.
+seeds() {
+    timeout --kill-after=10 1800 .ci/soak 300 || echo "to be looked at: the failures above (status $?)"
+}
+
+# A short set of the next stage: that an emulated machine boots, that kthreads take work from each
+# other, and which hyperthreads are lent.
 many-cores() {
     can_emulate || return 0
     emulated --topology 2x3x2 -- \
@@ -238,27 +257,6 @@ emulated() {
 integration_tests() {
     cargo test --workspace --no-run --quiet --message-format=json |
         sed -n "/#$1@.*\"name\":\"it\"/s/.*\"executable\":\"\([^\"]*\)\".*/\1/p"
-}
-
-# ---- The further stages of `.ci/full`
-
-# The crate of the fuzz targets; the corpora themselves are run by `tests`.
-fuzz() {
-    cargo clippy --quiet --manifest-path fuzz/Cargo.toml --no-default-features --lib --examples -- -D warnings
-}
-
-# Tests that take minutes: benchmarks and figures by the commands a user types, and many programs
-# that are killed.
-slow() {
-    cargo test -p tailwater-lab --test it -- --ignored
-    TAILWATER_KILLS=200 cargo test -p tailwater-tests --test it attached::killed_runtimes
-    cargo test -p tailwater-tests --test it -- --ignored hostile::connections_without_a_word
-}
-
-# The randomized tests from seeds of this moment. A failure is printed with its seed and does not
-# fail the run: it is a finding about the code as it was before, too.
-seeds() {
-    timeout --kill-after=10 1800 .ci/soak 300 || echo "to be looked at: the failures above (status $?)"
 }
 
 # Tests of many lent cores, of requested ones and of exclusive threads: sixteen lent cores, and two
