@@ -154,7 +154,7 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     tailwater_iokernel::raise_descriptor_limit();
     if !args.share_cores {
         // Until the process ends.
-        claim(args, &config, &stop)?.keep().context("cannot start a thread")?;
+        lock_cores(args, &config, &stop)?.keep().context("cannot start a thread")?;
     }
     let mut ports = config.ports.build()?;
     let plan = nat::Plan::new(&config)?;
@@ -277,16 +277,16 @@ fn warn_of_grants(config: &Config) {
     }
 }
 
-/// Claims the cores of this IOKernel; in a takeover those that the other one does not have.
-fn claim(args: &IokernelArgs, config: &Config, stop: &AtomicBool) -> anyhow::Result<CoreLocks> {
+/// Locks the cores of this IOKernel; in a takeover those that the other one does not have.
+fn lock_cores(args: &IokernelArgs, config: &Config, stop: &AtomicBool) -> anyhow::Result<CoreLocks> {
     let cores = Cores::detect(config)?;
     if !args.takeover {
         return Ok(CoreLocks::take(cores.numbers())?);
     }
     // Without an IOKernel there, the takeover fails.
-    let claims = CoreLocks::take_beside(process_at(&config.socket, stop), cores.numbers());
+    let locks = CoreLocks::take_beside(process_at(&config.socket, stop), cores.numbers());
     anyhow::ensure!(!stop.load(Ordering::Relaxed), "interrupted; the IOKernel that runs goes on");
-    Ok(claims?)
+    Ok(locks?)
 }
 
 /// Returns whether SIGHUP is ignored, as by nohup(1).

@@ -36,7 +36,7 @@ mod undo;
 
 pub use batch_group::BatchGroup;
 pub use clocks::{ClockSetter, clock_rates};
-pub use core_locks::{CoreClaimed, CoreLocks};
+pub use core_locks::{CoreLocked, CoreLocks};
 pub use port_users::{is_port_used, port_users};
 pub use presence::Presence;
 pub use repair::{repair, repair_reserved_ports};

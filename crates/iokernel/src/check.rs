@@ -104,7 +104,7 @@ pub fn check(config: &Config, start: Start) -> Vec<Finding> {
     });
     findings.insert(1, Finding::new("cores", used.map_err(ToString::to_string)));
     if let Ok(cores) = &cores {
-        findings.insert(2, claims(config, cores, start, &running));
+        findings.insert(2, core_locks(config, cores, start, &running));
         findings.push(rank(config, cores));
     }
     findings.push(grants(config));
@@ -130,7 +130,7 @@ fn firewall(config: &Config) -> Finding {
 }
 
 /// Judges whether other IOKernels use the cores.
-fn claims(config: &Config, cores: &Cores, start: Start, running: &Running) -> Finding {
+fn core_locks(config: &Config, cores: &Cores, start: Start, running: &Running) -> Finding {
     let subject = "other IOKernels";
     if start.share_cores {
         return Finding::caution(
@@ -139,14 +139,14 @@ fn claims(config: &Config, cores: &Cores, start: Start, running: &Running) -> Fi
         );
     }
     // The one at the same socket would hand its cores over.
-    let claims = match running {
+    let locks = match running {
         Running::At(_) => {
             CoreLocks::take_beside(process_at(&config.socket, &AtomicBool::new(false)), cores.numbers())
         }
         _ => CoreLocks::take(cores.numbers()),
     };
-    let found = claims.map(|_| "no other one uses these cores".to_owned());
-    Finding::new(subject, found.map_err(|claimed| claimed.to_string()))
+    let found = locks.map(|_| "no other one uses these cores".to_owned());
+    Finding::new(subject, found.map_err(|locked| locked.to_string()))
 }
 
 /// Judges the rights to rank above other programs.

@@ -19,6 +19,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Weak};
 use tailwater::internals::SpinLock;
 use tailwater::readiness::Poller;
+use tailwater::resident;
 use tailwater::sync::Mutex;
 
 /// Lowest number of the descriptors that the library has for itself: programs expect low ones.
@@ -184,7 +185,7 @@ pub fn start_thread() -> Option<i32> {
         return None;
     }
     let spawned = tailwater::blocking(|| {
-        without_signals(|| {
+        resident::without_signals(|| {
             std::thread::Builder::new().name("tailwater/kernel".to_owned()).spawn(move || run(all))
         })
     });
@@ -197,26 +198,6 @@ pub fn start_thread() -> Option<i32> {
     // Release: pairs with the Acquire loads above and in `Kernel::drop`.
     ALL.store(all, Ordering::Release);
     Some(all)
-}
-
-/// Runs `start`, which starts a thread, with signals blocked: the thread takes none of the
-/// program's but faults.
-fn without_signals<R>(start: impl FnOnce() -> R) -> R {
-    use libc::{SIGABRT, SIGBUS, SIGFPE, SIGILL, SIGSEGV, SIGSYS, SIGTRAP};
-    let mut blocked = core::mem::MaybeUninit::uninit();
-    let mut before = core::mem::MaybeUninit::uninit();
-    // SAFETY: room for two sets, of which the first is written before it is read.
-    unsafe {
-        libc::sigfillset(blocked.as_mut_ptr());
-        for fault in [SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS, SIGABRT] {
-            libc::sigdelset(blocked.as_mut_ptr(), fault);
-        }
-        real::pthread_sigmask(libc::SIG_SETMASK, blocked.as_ptr(), before.as_mut_ptr());
-    }
-    let result = start();
-    // SAFETY: the set was written above.
-    unsafe { real::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
-    result
 }
 
 fn run(all: i32) {

@@ -15,9 +15,9 @@
 //! handler is handled there. For one with a handler the context's `wait` is interrupted; it goes
 //! home, where the kernel runs the handler on the context's own stack, as it would have. A context
 //! that goes home to wait in the kernel learns whether handlers ran ([`Interrupted`]): the program
-//! has made its call before them, and the wait would not end. A context
-//! that does not wait within `PATIENCE` gets the handler run at home, beside it. The C library's
-//! own, for changes of the user, needs the context's thread-local block: it waits for the context.
+//! has made its call before them, and the wait would not end. A context that does not wait within
+//! `PATIENCE` gets the handler run at home, beside it. The C library's own, for changes of the
+//! user, needs the context's thread-local block: it waits for the context.
 //!
 //! | word | written by | read by |
 //! |---|---|---|
@@ -133,6 +133,15 @@ pub fn has_adopted_waits() -> bool {
     tailwater_libc_waits::is_active()
 }
 
+/// Calls `start`, which starts threads: they take no signals of the program but faults.
+pub fn without_signals<R>(start: impl FnOnce() -> R) -> R {
+    // Changes of the user are made on all threads, by a signal of the C library.
+    let mask = set_mask(!FAULTS & !bit(credentials::SIGNAL));
+    let result = start();
+    set_mask(mask);
+    result
+}
+
 /// Starts the runtime for threads that will enter; the caller stays an ordinary thread. The
 /// runtime's threads take no signals of the program but faults.
 ///
@@ -151,11 +160,8 @@ pub fn start(mut builder: RuntimeBuilder) -> Result<(), StartError> {
     // The allocator guard counts as installed once it was used.
     drop(Box::new(0_u64));
     LIBC.get_or_init(find_libc);
-    // Changes of the user are made on all threads, by a signal of the C library.
-    let mask = set_mask(!FAULTS & !bit(credentials::SIGNAL));
     let allowed = rustix::thread::sched_getaffinity(None);
-    let result = builder.launch();
-    set_mask(mask);
+    let result = without_signals(|| builder.launch());
     if let Ok(allowed) = allowed {
         // The launch moves its caller off the lent cores. The program's threads stay where they
         // were: homes that share the IOKernel's core with its polling thread wait for it at each

@@ -378,11 +378,11 @@ fn remove(scope: &Path) -> Result<(), String> {
                 refused = Some(why);
             }
         }
-        let ended = |group: &PathBuf| match fs::remove_dir(group) {
+        let remove_group = |group: &PathBuf| match fs::remove_dir(group) {
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
             result => result,
         };
-        match within(scope, DEEPEST).iter().try_for_each(ended) {
+        match within(scope, DEEPEST).iter().try_for_each(remove_group) {
             Err(error) if error.kind() == ErrorKind::ResourceBusy => sleep(BETWEEN_ROUNDS),
             result => return result.map_err(|error| error.to_string()),
         }
