@@ -100,6 +100,8 @@ pub struct Shape {
     /// True if glibc has registered its OS threads' areas, with [`rseq::AREA`] bytes.
     registers_rseq: bool,
     allocate: unsafe extern "C" fn(*mut c_void) -> *mut c_void,
+    /// Initialises the calling thread's classification tables of <ctype.h>.
+    initialise_ctype: Option<unsafe extern "C" fn()>,
 }
 
 fn symbol(name: &'static CStr) -> Result<*mut c_void, TlsError> {
@@ -150,6 +152,10 @@ impl Shape {
             let allocate = core::mem::transmute::<*mut c_void, Allocate>(allocate);
             (allocate, *tcb_size as usize, (*tid)[2] as usize, (*list)[2] as usize)
         };
+        let initialise_ctype = symbol(c"__ctype_init").ok().map(|address| {
+            // SAFETY: glibc declares void __ctype_init(void).
+            unsafe { core::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(address) }
+        });
         let rseq_offset = symbol(c"__rseq_offset").ok().map(|address| {
             // SAFETY: glibc 2.35 and later declare `const ptrdiff_t __rseq_offset`.
             unsafe { *address.cast::<isize>() }
@@ -170,6 +176,7 @@ impl Shape {
             rseq_offset,
             registers_rseq,
             allocate,
+            initialise_ctype,
         };
         shape.take_image()?;
         Ok(shape)
@@ -284,10 +291,8 @@ impl Shape {
             if let Some(offset) = self.rseq_offset {
                 *((tcb as isize + offset + 4) as *mut u32) = RSEQ_FAILED;
             }
-            // The classification tables of <ctype.h> are thread-locals that each thread initialises
-            // for itself.
-            if let Ok(init) = symbol(c"__ctype_init") {
-                let init = core::mem::transmute::<*mut c_void, unsafe extern "C" fn()>(init);
+            // The classification tables are thread-locals that each thread initialises for itself.
+            if let Some(init) = self.initialise_ctype {
                 arch::set_fs_base(tcb);
                 init();
                 arch::set_fs_base(own);
