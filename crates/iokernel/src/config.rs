@@ -76,8 +76,8 @@ pub struct Config {
     /// runtime's address in it has the host number of its IPv4 address: 10.77.0.2 corresponds to
     /// fd00:7477::2.
     pub network6: Ipv6Addr,
-    /// First address given to runtimes that ask for none; `None`: the second host of the network
-    /// (the first is left for the host's own side of an uplink).
+    /// First address given to runtimes that ask for none; `None`: the first host of the network's
+    /// upper half.
     pub pool_start: Option<Ipv4Addr>,
     /// MAC addresses of programs at these addresses of the network; those of all others are derived
     /// from their addresses.

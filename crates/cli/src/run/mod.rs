@@ -91,7 +91,8 @@ pub struct RunArgs {
     /// without network, or exit with status 75 [default: wait]
     #[arg(long, value_name = "REACTION", value_parser = ["wait", "continue", "exit"])]
     on_iokernel_loss: Option<String>,
-    /// How long it waits for another IOKernel, for instance 10s; 0s waits for ever [default: 60s]
+    /// How long its calls wait while there is no IOKernel, before they fail, for instance 10s; 0s:
+    /// for ever [default: 60s]
     #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
     iokernel_wait: Option<u64>,
     /// How long its end waits at most for data on TCP connections to be acknowledged, for instance
