@@ -4,8 +4,6 @@
 //! Owns a simulated machine of two managed cores on which nothing is actually bound, signalled or
 //! woken, and steps it with the polling thread's own code. The interface is unstable.
 
-use rustix::io::Errno;
-use rustix::thread::CpuSet;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tailwater_ports::memory::{MemoryPeer, pair};
@@ -14,18 +12,16 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::control::{Class, TraceRequest};
 use tailwater_shm::layout::Region;
 use tailwater_shm::memory::Mapping;
-use tailwater_shm::priority::Rank;
 use tailwater_shm::ring::{Consumer, FrameBuffer};
 use tailwater_shm::trace::{Played, Recording};
-use tailwater_shm::{Clock, Cycles, Generation, Grant};
+use tailwater_shm::{Clock, Cycles, Generation, KthreadState};
 use tailwater_wire::MacAddr;
 
 use crate::allocator::Allocator;
 use crate::config::Config;
-use crate::fixture::{self, admit, machine};
+use crate::fixture::{self, Nowhere, admit, machine, obey};
 use crate::stats::Stats;
 use crate::switch::Switch;
-use crate::sys::Threads;
 use crate::tenant::Prices;
 use crate::trace::{Trace, Tracer};
 use crate::world::World;
@@ -47,21 +43,6 @@ const HONEST_ID: RuntimeId = RuntimeId(1);
 /// Returns the IPv6 address of a runtime of the arena beside its link-local one, if it has one.
 pub fn ip6_of(ip: Ipv4Addr) -> Option<std::net::Ipv6Addr> {
     Config::default().ip6_of(ip)
-}
-
-/// Calls on threads that do not exist: all succeed and do nothing.
-struct Nowhere;
-
-impl Threads for Nowhere {
-    fn bind(&mut self, _tgid: i32, _tid: i32, _cores: &CpuSet) -> Result<(), Errno> {
-        Ok(())
-    }
-    fn preempt(&mut self, _tgid: i32, _tid: i32) -> Result<(), Errno> {
-        Ok(())
-    }
-    fn set_rank(&mut self, _tgid: i32, _tid: i32, _rank: Rank) -> Result<(), Errno> {
-        Ok(())
-    }
 }
 
 /// See the module documentation.
@@ -165,19 +146,12 @@ impl Arena {
         }
     }
 
-    /// The honest runtime takes the step that the protocol asks for.
+    /// The honest runtime takes the step that the protocol asks for, and idles on a core.
     fn obey(&mut self) {
-        let words = self.honest.kthread(0);
-        match words.grant.0.load() {
-            (Grant::Run { .. }, generation) if generation != self.generation => {
-                self.generation = generation;
-                words.state.0.set_running(generation);
-                words.state.0.set_idle(generation);
-            }
-            (Grant::Cede { .. }, generation) if generation == self.generation => {
-                words.state.0.set_parked(generation);
-            }
-            _ => {}
+        obey(&self.honest, 0, &mut self.generation);
+        let state = &self.honest.kthread(0).state.0;
+        if state.load().0 == KthreadState::Running {
+            state.set_idle(self.generation);
         }
     }
 

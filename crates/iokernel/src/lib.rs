@@ -28,7 +28,7 @@ mod check;
 pub mod config;
 mod control;
 pub mod firewall;
-#[cfg(any(test, feature = "fuzzing"))]
+#[cfg(any(test, feature = "fuzzing", feature = "scale"))]
 mod fixture;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -38,6 +38,8 @@ mod macs;
 mod policy;
 mod real_time;
 mod runtime;
+#[cfg(any(test, feature = "scale"))]
+pub mod scale;
 mod socket_mode;
 pub mod stats;
 mod status_cache;

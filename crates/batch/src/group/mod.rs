@@ -10,7 +10,8 @@
 //! which that was started (`Maker`), and one beside the root is in the root. So [`repair`] finds
 //! the scopes of processes that were killed, gives the members back, and removes them. A process
 //! that is in another group than the first one is left there. A group that was removed while all
-//! its processes were in the scope is made anew for them, with its limits, and stays.
+//! its processes were in the scope is made anew for them, with its limits, and stays. One that
+//! takes no process any more gets them in a group within it (`LEAF`), which stays.
 //!
 //! Version 2 of control groups needs both controllers in the group above, version 1 has a hierarchy
 //! for each (Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/cpusets.rst). Where that
@@ -36,13 +37,15 @@ use settings::{check_place, limit, set_up};
 pub const ROOT: &str = "/sys/fs/cgroup";
 /// What the name of a scope has before its maker.
 const MARK: &str = "tailwater-batch-";
+/// Name of the group within a home that takes its processes back where the home takes none.
+const LEAF: &str = "tailwater-returned";
 /// Rounds in which members are moved until no new one appears, and the time between them.
 const ROUNDS: u32 = 100;
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(10);
 /// Number of times that the members of two groups are compared.
 const TRIES: u32 = 4;
-/// Depth of the deepest groups that are looked at, and their number within a scope: a job may make
-/// any number.
+/// Depth of the deepest groups that are looked at, and their number within one: a job may make any
+/// number. Processes of further ones are not in its account; [`remove`] meets them in later rounds.
 const DEEPEST: u32 = 16;
 const MOST_GROUPS: usize = 4_096;
 
@@ -390,10 +393,25 @@ fn remove(scope: &Path) -> Result<(), String> {
     Err(refused.unwrap_or_else(|| io::Error::from(ErrorKind::ResourceBusy).to_string()))
 }
 
-/// Moves a member of a scope to its home.
+/// Moves a member of a scope to its home, or into a group within that: since the member left,
+/// controllers may have been enabled for groups within the home, which takes no process then
+/// (version 2).
 fn put_back(home: &Path, scope: &Path, pid: i32) -> Result<(), String> {
     let group = standing(home, scope).map_err(|error| error.to_string())?;
-    put(&group, pid).map_err(|error| format!("process {pid} cannot be moved to {}: {error}", group.display()))
+    let moved = put(&group, pid).or_else(|error| match error.kind() {
+        ErrorKind::ResourceBusy => put_into_leaf(&group, pid),
+        _ => Err(error),
+    });
+    moved.map_err(|error| format!("process {pid} cannot be moved to {}: {error}", group.display()))
+}
+
+/// Moves a process to a group within one, in which it has the limits of that.
+fn put_into_leaf(group: &Path, pid: i32) -> io::Result<()> {
+    let leaf = group.join(LEAF);
+    match fs::create_dir(&leaf) {
+        Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
+        _ => put(&leaf, pid),
+    }
 }
 
 /// Returns the group for the members of a scope whose home may have been removed, as systemd

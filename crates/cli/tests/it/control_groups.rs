@@ -335,6 +335,29 @@ fn processes_whose_group_was_removed_meanwhile_are_put_back_all_the_same() {
 }
 
 #[test]
+fn a_process_whose_group_takes_none_any_more_is_put_back_within_it() {
+    if !has_groups("crowded") {
+        return;
+    }
+    let socket = socket_name("batch-crowded");
+    let _iokernel = iokernel(&socket, &[]);
+    let group = Group::make("crowded");
+    let name = format!("{}/tailwater-returned", group.name);
+    // Not made yet. Its end is behind that of the process.
+    let leaf = Group { folders: folders(&name), name };
+    let process = group.sleeper();
+    let number = process.pid().cast_signed();
+    let holder = hold_process(&socket, number);
+    // As of a service that gives its processes groups of their own.
+    let _inner = group.within("inner");
+    end(holder);
+    let back = if is_second() { &leaf } else { &group };
+    assert!(back.has(number), "{:?}", groups(number));
+    assert!(!is_on(number, &lent(&socket)));
+    drop(process);
+}
+
+#[test]
 fn a_process_that_is_moved_elsewhere_stays_there_and_the_job_ends() {
     if !has_groups("moved") {
         return;

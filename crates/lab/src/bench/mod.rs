@@ -2,7 +2,7 @@
 //!
 //! Owns tables and files of `handoff` and `switch`, which `tailwater-iokernel-testing` measures;
 //! [`cores`], [`dispatch`], [`energy`], [`hostile`], [`neighbour`], [`ports`], [`programs`],
-//! [`services`], [`tcp`] and [`threads`] are measured here.
+//! [`services`], [`tcp`] and [`threads`] are measured here; [`scale`] by `tailwater-iokernel`.
 
 use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
@@ -25,6 +25,7 @@ pub mod hostile;
 pub mod neighbour;
 pub mod ports;
 pub mod programs;
+pub mod scale;
 pub mod services;
 mod spin;
 pub mod tcp;
@@ -52,6 +53,7 @@ const ROUND_US: u64 = 1_000_000;
   tailwater-lab bench neighbour                  what the machine's other programs get beside Tailwater
   tailwater-lab bench ports                      a Linux client of a service on the same machine
   tailwater-lab bench programs                   programs of the system as batch jobs beside a service
+  tailwater-lab bench scale                      cost of the IOKernel's loop with up to 64 cores and programs
   tailwater-lab bench services                   services that share cores, and whether each gets its part
   tailwater-lab bench tcp                        TCP through the IOKernel, next to the kernel's
   tailwater-lab bench threads                    user threads next to OS threads, Tokio, may and Go")]
@@ -81,6 +83,7 @@ enum Bench {
     Neighbour(neighbour::NeighbourArgs),
     Ports(ports::PortsArgs),
     Programs(programs::ProgramsArgs),
+    Scale(scale::ScaleArgs),
     Services(services::ServicesArgs),
     Tcp(tcp::TcpArgs),
     Threads(threads::ThreadsArgs),
@@ -150,6 +153,7 @@ pub fn run(args: &BenchArgs) -> anyhow::Result<()> {
         Bench::Neighbour(args) => document(neighbour::run(args, &machine)),
         Bench::Ports(args) => document(ports::run(args, &machine)),
         Bench::Programs(args) => document(programs::run(args, &machine)),
+        Bench::Scale(args) => document(scale::run(args)),
         Bench::Services(args) => document(services::run(args, &machine)),
         Bench::Tcp(args) => document(tcp::run(args)),
         Bench::Threads(args) => document(threads::run(args, &machine)),

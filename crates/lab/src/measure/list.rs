@@ -97,7 +97,7 @@ macro_rules! benchmarks {
     };
 }
 
-const BENCHMARKS: [Bench; 15] = benchmarks! {
+const BENCHMARKS: [Bench; 16] = benchmarks! {
     "demo", "a service and a batch job on one core",
     "Tailwater, Linux, an ideal queue", "the program tailwater beside this one";
         3 x "demo", 231.0;
@@ -126,6 +126,9 @@ const BENCHMARKS: [Bench; 15] = benchmarks! {
     "with and without preemption", "tailwater-rocks for RocksDB";
         1 x "bench dispatch --rounds 3", 184.0;
         1 x "bench dispatch --only threads --rounds 1", 2.4;
+    "scale", "the IOKernel's loop with many cores and programs", "by number of cores and of programs", "";
+        3 x "bench scale --rounds 1", 10.0;
+        1 x "bench scale --rounds 1 --changes 20", 0.5;
     "services", "services that share cores", "a service alone, and beside others", "";
         3 x "bench services --rounds 1 --seconds 1", 46.0;
         1 x "bench services --rounds 1 --seconds 1", 16.0;

@@ -23,6 +23,26 @@ pub fn creation(report: &Report<'_>) -> Table {
     table
 }
 
+/// The IOKernel's loop by the number of cores and of programs.
+pub fn scale(report: &Report<'_>) -> Table {
+    let head = [
+        "cores, programs",
+        "look that lends a core, p99, ns",
+        "p50",
+        "look that changes nothing, p50, ns",
+        "the rest of the iteration, p50, ns",
+        "looks until a core is lent, p99",
+    ];
+    let mut table = Table::new(&head.join(" | "));
+    for row in report.items("/scale") {
+        let number = |at| row.median(at).map_or_else(String::new, |number| number.to_string());
+        let label = format!("{}, {}", number("/cores"), number("/programs"));
+        let at = ["/grant_p99_ns", "/grant_p50_ns", "/look_p50_ns", "/pass_p50_ns", "/looks_to_grant_p99"];
+        push(&mut table, &row, label, at.map(|at| row.figure(at, 1.0)).to_vec());
+    }
+    table
+}
+
 /// Services that share cores, each situation beside one service with the same load.
 pub fn services(report: &Report<'_>) -> Table {
     let mut table = Table::new(

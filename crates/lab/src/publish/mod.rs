@@ -168,7 +168,7 @@ fn page_of(page: &str, results: &Results) -> Result<String, String> {
 type Benchmark = (&'static str, &'static str, fn(&Report<'_>) -> Vec<Table>);
 
 /// Regions by name, with their experiment.
-const BENCHMARKS: [Benchmark; 16] = [
+const BENCHMARKS: [Benchmark; 17] = [
     ("demo", "demo", demo::tables),
     ("handoff", "handoff", |report| tables("handoff", report)),
     ("request", "cores", |report| tables("request", report)),
@@ -178,6 +178,7 @@ const BENCHMARKS: [Benchmark; 16] = [
     ("events", "events", |report| tables("events", report)),
     ("threads", "threads", |report| vec![threads::table(report)]),
     ("dispatch", "dispatch", |report| tables("dispatch", report)),
+    ("scale", "scale", |report| vec![benchmarks::scale(report)]),
     ("services", "services", |report| vec![benchmarks::services(report)]),
     ("neighbour", "neighbour", |report| tables("neighbour", report)),
     ("programs", "programs", |report| vec![benchmarks::programs(report)]),

@@ -54,6 +54,7 @@ shapes! {
     neighbour_service;
     neighbour_turns if may_raise;
     ports if has_pairs;
+    scale;
     services;
     threads;
 }

@@ -18,6 +18,7 @@ fn every_subcommand_has_help_with_examples() {
         &["bench", "neighbour", "--help"],
         &["bench", "ports", "--help"],
         &["bench", "programs", "--help"],
+        &["bench", "scale", "--help"],
         &["bench", "tcp", "--help"],
         &["bench", "threads", "--help"],
         &["measure", "--help"],
