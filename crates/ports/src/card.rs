@@ -33,13 +33,13 @@ pub struct Card {
     pub receive_queues: u32,
     /// Its channels, if the driver reports any.
     pub channels: Option<Channels>,
-    /// Whether it joins received segments into long ones.
+    /// True if it joins received segments into long ones.
     pub lro: Option<bool>,
-    /// Whether it takes the VLAN tags off received frames.
+    /// True if it takes the VLAN tags off received frames.
     pub strips_tags: Option<bool>,
-    /// Whether Linux has VLANs directly on it, not on a bond or bridge above.
+    /// True if Linux has VLANs directly on it, not on a bond or bridge above.
     pub has_vlans: bool,
-    /// Whether it checks checksums of received frames.
+    /// True if it verifies the checksums of received frames.
     pub receive_checksums: Option<bool>,
     /// Programs that are attached for XDP.
     pub attached: Vec<Attached>,
