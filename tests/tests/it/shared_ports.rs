@@ -265,6 +265,28 @@ fn linux_and_programs_serve_at_one_address() {
 }
 
 #[test]
+fn a_pod_with_one_address_of_its_own_is_reached_by_way_of_a_router_with_a_link_local_address() {
+    let Some(scene) = Scene::new("shared-ports-pod") else { return };
+    let _turn = turn();
+    let far = Ipv4Addr::new(198, 51, 100, 9);
+    // As networks of containers make it: the node's end of the pair answers for the router.
+    scene.here.ip(&["addr", "flush", "dev", "here0", "scope", "global"]);
+    scene.here.ip(&["addr", "add", "192.0.2.1/32", "dev", "here0"]);
+    scene.here.ip(&["route", "add", "169.254.1.1", "dev", "here0", "scope", "link"]);
+    scene.here.ip(&["route", "add", "default", "via", "169.254.1.1", "dev", "here0"]);
+    scene.there.ip(&["addr", "flush", "dev", "there0", "scope", "global"]);
+    scene.there.ip(&["addr", "add", "169.254.1.1/32", "dev", "there0"]);
+    scene.there.ip(&["addr", "add", "198.51.100.9/32", "dev", "there0"]);
+    scene.there.ip(&["route", "add", "192.0.2.1", "dev", "there0"]);
+    let _iokernel = scene.iokernel(WORDS, &[]);
+    let _service = scene.program("echo", "service", "udp:7");
+    scene.ask_from(far.into(), (SHARED, 7).into(), b"who is there");
+    let linux = scene.here.inside(|| TcpListener::bind((SHARED, 22)).expect("Linux's own port"));
+    serve_linux(linux);
+    assert_eq!(exchange(&mut scene.connect((SHARED, 22).into()), b"still there"), b"still there");
+}
+
+#[test]
 fn ports_that_others_have_are_refused_with_who_has_them() {
     let Some(scene) = Scene::new("shared-ports-refused") else { return };
     let _turn = turn();
