@@ -270,7 +270,7 @@ machine() {
     done
     if [ "$(id -u)" -eq 0 ] || { [ -w /dev/net/tun ] && unshare --map-root-user --net true; }; then
         cards "$tests" --card virtio --card virtio --queues 4 -- \
-            cards:: shared_addresses:: shared_ports::no_connection_is_reset two_machines::runtimes_of_two_machines_talk_over_af_xdp
+            cards:: shared_addresses:: shared_ports:: two_machines::runtimes_of_two_machines_talk_over_af_xdp
     else
         echo "skipped: cards of several queues need root, or a user who may make namespaces and TAP devices"
     fi

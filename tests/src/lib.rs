@@ -20,7 +20,7 @@ use tailwater_iokernel::{Config, IoKernel};
 use tailwater_iokernel_testing::wire::{self, Endpoint};
 use tailwater_ports::{Attachment, Port, memory};
 use tailwater_stats::HandoffKind;
-use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, eventually, socket_name, until};
+use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, eventually, socket_name, text, until};
 use tailwater_wire::MacAddr;
 
 /// Address of the test's own station on the IOKernel's network.
@@ -379,8 +379,32 @@ impl Role {
         Self::spawn_by(command, socket, role, name, class, variables, Stdio::piped())
     }
 
+    /// As [`start_heard`](Self::start_heard), a service that may end before it is ready.
+    ///
+    /// # Errors
+    /// What it wrote to its standard error, if it does.
+    ///
+    /// # Panics
+    /// If it does neither.
+    pub fn try_start(
+        socket: &str,
+        role: &str,
+        name: &str,
+        variables: &[(&str, &str)],
+    ) -> Result<Self, String> {
+        let command = Command::new(binary("tailwater-tests", "role"));
+        let class = "latency-critical";
+        let mut program = Self::launch(command, socket, role, name, class, variables, Stdio::piped());
+        loop {
+            let Some(line) = program.line() else { return Err(text(&program.finish().stderr)) };
+            if let Some(ip) = line.strip_prefix("ready ") {
+                return Ok(Self { ip: ip.parse().expect("an address"), program });
+            }
+        }
+    }
+
     fn spawn_by(
-        mut command: Command,
+        command: Command,
         socket: &str,
         role: &str,
         name: &str,
@@ -388,6 +412,20 @@ impl Role {
         variables: &[(&str, &str)],
         stderr: Stdio,
     ) -> Self {
+        let mut program = Self::launch(command, socket, role, name, class, variables, stderr);
+        let ip = program.line_after("ready ").parse().expect("an address");
+        Self { program, ip }
+    }
+
+    fn launch(
+        mut command: Command,
+        socket: &str,
+        role: &str,
+        name: &str,
+        class: &str,
+        variables: &[(&str, &str)],
+        stderr: Stdio,
+    ) -> Program {
         command
             .args(role.split(' '))
             .env("TAILWATER_IOKERNEL", socket)
@@ -399,9 +437,7 @@ impl Role {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(stderr);
-        let mut program = Program::spawn(&mut command);
-        let ip = program.line_after("ready ").parse().expect("an address");
-        Self { program, ip }
+        Program::spawn(&mut command)
     }
 
     /// Ends its input, until which some roles run.

@@ -20,6 +20,28 @@ pub struct Attached {
     pub mode: &'static str,
     /// Its number, by which `bpftool prog` shows it.
     pub id: u32,
+    /// Its name; empty if it has none, or this process may not read it.
+    pub name: String,
+}
+
+impl Attached {
+    /// Returns the command that takes it away from the interface of this name.
+    fn detach(&self, interface: &str) -> String {
+        let hook = match self.mode {
+            "skb" => "xdpgeneric",
+            "offloaded" => "xdpoffload",
+            _ => "xdp",
+        };
+        format!("`ip link set dev {interface} {hook} off`")
+    }
+}
+
+impl core::fmt::Display for Attached {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { mode, id, name } = self;
+        let name = if name.is_empty() { String::new() } else { format!("{name}, ") };
+        write!(f, "program {id} ({name}{mode})")
+    }
 }
 
 /// What was read of an interface.
@@ -33,13 +55,13 @@ pub struct Card {
     pub receive_queues: u32,
     /// Its channels, if the driver reports any.
     pub channels: Option<Channels>,
-    /// Whether it joins received segments into long ones.
+    /// True if it joins received segments into long ones.
     pub lro: Option<bool>,
-    /// Whether it takes the VLAN tags off received frames.
+    /// True if it takes the VLAN tags off received frames.
     pub strips_tags: Option<bool>,
-    /// Whether Linux has VLANs directly on it, not on a bond or bridge above.
+    /// True if Linux has VLANs directly on it, not on a bond or bridge above.
     pub has_vlans: bool,
-    /// Whether it checks checksums of received frames.
+    /// True if it verifies the checksums of received frames.
     pub receive_checksums: Option<bool>,
     /// Programs that are attached for XDP.
     pub attached: Vec<Attached>,
@@ -48,6 +70,16 @@ pub struct Card {
 }
 
 impl Card {
+    /// Returns the attached programs in words, and the commands that take them away from the
+    /// interface of this name.
+    pub fn programs(&self, interface: &str) -> (String, String) {
+        let join = |words: Vec<String>| words.join(" and ");
+        (
+            join(self.attached.iter().map(ToString::to_string).collect()),
+            join(self.attached.iter().map(|program| program.detach(interface)).collect()),
+        )
+    }
+
     /// Reads what is known of the interface of this name.
     ///
     /// # Errors

@@ -79,7 +79,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
     /// [`Errno::INVAL`] if its keys or values have other sizes, or the kernel's error.
     pub fn adopt(map: OwnedFd) -> Result<Self, Errno> {
         // `struct bpf_map_info` begins with type, number, and sizes of key and value.
-        let [_, _, key_size, value_size] = super::info(&map)?;
+        let [_, _, key_size, value_size, ..] = super::info(&map)?;
         // The kernel reads and writes as many bytes as the map has, whatever the types here are.
         let fits = (key_size as usize, value_size as usize) == (size_of::<K>(), size_of::<V>());
         if fits { Ok(Self { map, types: PhantomData }) } else { Err(Errno::INVAL) }

@@ -23,11 +23,14 @@ const MAP_CREATE: c_int = 0;
 const MAP_UPDATE_ELEM: c_int = 2;
 const PROG_LOAD: c_int = 5;
 const PROG_TEST_RUN: c_int = 10;
+const PROG_GET_FD_BY_ID: c_int = 13;
 const OBJ_GET_INFO_BY_FD: c_int = 15;
 const LINK_CREATE: c_int = 28;
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_TYPE_XDP: u32 = 37;
+/// The name of the programs, by which `bpftool prog` and other IOKernels show them.
+const NAME: [u8; 16] = *b"tailwater\0\0\0\0\0\0\0";
 /// Bytes kept of the verifier's log about a program it refuses.
 const LOG_BYTES: usize = 16 * 1024;
 
@@ -139,6 +142,9 @@ fn load(program_type: u32, code: &[u64]) -> Result<OwnedFd, LoadError> {
         log_level: u32,
         log_size: u32,
         log: u64,
+        kernel_version: u32,
+        flags: u32,
+        name: [u8; 16],
     }
     let mut log = Vec::new();
     let load = |log: &mut Vec<u8>| {
@@ -150,6 +156,9 @@ fn load(program_type: u32, code: &[u64]) -> Result<OwnedFd, LoadError> {
             log_level: u32::from(!log.is_empty()),
             log_size: log.len() as u32,
             log: if log.is_empty() { 0 } else { log.as_mut_ptr() as u64 },
+            kernel_version: 0,
+            flags: 0,
+            name: NAME,
         };
         bpf(PROG_LOAD, &mut attributes).map(descriptor)
     };
@@ -176,15 +185,15 @@ fn log_tail(log: &[u8]) -> String {
 }
 
 /// Returns the first words of what the kernel says about a map or a program (linux/bpf.h, `struct
-/// bpf_map_info` and `struct bpf_prog_info`).
-fn info(object: impl AsFd) -> Result<[u32; 4], Errno> {
+/// bpf_map_info` and `struct bpf_prog_info`); those that it does not say are zero.
+fn info(object: impl AsFd) -> Result<[u32; 20], Errno> {
     #[repr(C)]
     struct Attributes {
         descriptor: u32,
         len: u32,
         info: u64,
     }
-    let mut info = [0u32; 4];
+    let mut info = [0u32; 20];
     let descriptor = object.as_fd().as_raw_fd() as u32;
     let (len, address) = (size_of_val(&info) as u32, &raw mut info as u64);
     bpf(OBJ_GET_INFO_BY_FD, &mut Attributes { descriptor, len, info: address })?;
@@ -198,6 +207,23 @@ fn info(object: impl AsFd) -> Result<[u32; 4], Errno> {
 pub fn program_number(program: impl AsFd) -> Result<u32, Errno> {
     // The type comes first.
     info(program).map(|[_, number, ..]| number)
+}
+
+/// Returns the name of the program of a number; empty if it was given none.
+///
+/// # Errors
+/// The kernel's error: [`Errno::PERM`] without `CAP_SYS_ADMIN`, [`Errno::NOENT`] if it is gone.
+pub fn program_name(number: u32) -> Result<String, Errno> {
+    #[repr(C)]
+    struct Attributes {
+        number: u32,
+        next: u32,
+        flags: u32,
+    }
+    let program = bpf(PROG_GET_FD_BY_ID, &mut Attributes { number, next: 0, flags: 0 }).map(descriptor)?;
+    // The last of these words: 16 bytes that end with a zero.
+    let name: Vec<u8> = info(program)?[16..].iter().flat_map(|word| word.to_ne_bytes()).collect();
+    Ok(name.split(|&byte| byte == 0).next().map(String::from_utf8_lossy).unwrap_or_default().into_owned())
 }
 
 /// Runs `program` on the frames that interface `index` receives, until the result is dropped.

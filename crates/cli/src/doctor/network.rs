@@ -58,7 +58,8 @@ fn zero_copy(card: &Card) -> (Status, String) {
     match card.features {
         Some(features) if features.has_zero_copy() => (
             Status::Ok,
-            "the driver has it; give zero-copy=off with `share`, where Linux uses the same queues".to_owned(),
+            "the driver has it; with `share`, where Linux uses the same queues, only `zero-copy=on` uses it"
+                .to_owned(),
         ),
         Some(_) => (Status::Absent, none),
         None => (Status::Ok, "this kernel does not say; `iokernel --xdp` tries it first".to_owned()),
@@ -69,14 +70,10 @@ fn attached(name: &str, card: &Card) -> (Status, String) {
     if card.attached.is_empty() {
         return (Status::Ok, "none is attached".to_owned());
     }
-    let programs: Vec<String> =
-        card.attached.iter().map(|one| format!("{} ({})", one.id, one.mode)).collect();
-    let hook = if card.attached[0].mode == "skb" { "xdpgeneric" } else { "xdp" };
+    let (programs, remedies) = card.programs(name);
     let found = format!(
-        "program {} is attached, perhaps an IOKernel's that runs; another cannot be: `bpftool prog show id {}` names it, \
-         `ip link set dev {name} {hook} off` detaches it",
-        programs.join(" and "),
-        card.attached[0].id
+        "{programs} is attached, perhaps an IOKernel's that runs (those are named tailwater); another cannot be: \
+         {remedies} takes it away"
     );
     (Status::Caution, found)
 }
@@ -218,8 +215,7 @@ mod tests {
     fn every_setting_that_is_wrong_is_named_with_its_remedy() {
         let channels =
             |combined, max_combined| Some(Channels { max_receive: 0, max_combined, receive: 0, combined });
-        let attached = vec![Attached { mode: "native", id: 42 }];
-        let generic = vec![Attached { mode: "skb", id: 42 }];
+        let of = |mode| vec![Attached { mode, id: 42, name: "firewall".to_owned() }];
         for (name, card, part) in [
             ("channels", Card { channels: channels(8, 8), ..good() }, "ethtool -L eth0 combined 4"),
             ("channels", Card { channels: channels(1, 1), ..good() }, "more queues"),
@@ -238,8 +234,8 @@ mod tests {
                 Card { has_vlans: true, driver: "veth".to_owned(), ..good() },
                 "ethtool -K PEER txvlan off",
             ),
-            ("XDP program", Card { attached, ..good() }, "bpftool prog show id 42"),
-            ("XDP program", Card { attached: generic, ..good() }, "dev eth0 xdpgeneric off"),
+            ("XDP program", Card { attached: of("native"), ..good() }, "program 42 (firewall, native)"),
+            ("XDP program", Card { attached: of("skb"), ..good() }, "dev eth0 xdpgeneric off"),
             ("XDP mode", Card { features: Some(Features::from_bits(0)), ..good() }, "skb only"),
             ("receive checksums", Card { driver: "veth".to_owned(), ..good() }, "fill-checksums"),
         ] {

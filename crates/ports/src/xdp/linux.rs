@@ -1,10 +1,11 @@
 //! What Linux knows of the wire: its own addresses, routes, and the stations of next hops
 //! (rtnetlink(7)).
 //!
-//! Owns two sockets of the network namespace in which they were made. One only shows that something
-//! has changed; what it is, is read anew by questions through the other, so a notification that is
-//! lost is made up for by the next look. Linux answers within the call, and no call waits. Runs on
-//! the control thread. [`rules`] and [`link`] have the questions about routing rules and links.
+//! Owns [`Linux`], which asks, and [`News`], which only shows that something has changed: what it
+//! is, is read anew by questions, so a notification that is lost is made up for by the next look.
+//! Each has a socket of the network namespace in which it was made. Linux answers within the call,
+//! and no call waits. Runs on the control thread. [`rules`] and [`link`] have the questions about
+//! routing rules and links.
 
 mod link;
 mod rules;
@@ -53,9 +54,46 @@ pub(super) struct Known {
     pub(super) stale: bool,
 }
 
-/// See the module documentation.
+/// Whether something has changed. See the module documentation.
+pub(super) struct News(Socket);
+
+impl core::fmt::Debug for News {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str("News")
+    }
+}
+
+impl News {
+    /// # Errors
+    /// As [`Linux::new`].
+    pub(super) fn new() -> io::Result<Self> {
+        let mut news = Socket::new(NETLINK_ROUTE)?;
+        news.bind_auto()?;
+        for group in GROUPS {
+            news.add_membership(group)?;
+        }
+        Ok(Self(news))
+    }
+
+    /// Returns whether something has changed since the last call.
+    pub(super) fn has_any(&self) -> bool {
+        let mut any = false;
+        for _ in 0..MOST_NEWS {
+            // The beginning is enough: the rest of a message is thrown away.
+            let mut beginning = [0; 16];
+            match self.0.recv(&mut &mut beginning[..], libc::MSG_DONTWAIT) {
+                Ok(_) => any = true,
+                // More has happened than the socket holds.
+                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => any = true,
+                Err(_) => break,
+            }
+        }
+        any
+    }
+}
+
+/// Answers to questions. See the module documentation.
 pub(crate) struct Linux {
-    news: Socket,
     questions: Socket,
     sequence: u32,
 }
@@ -70,33 +108,12 @@ impl Linux {
     /// # Errors
     /// If Linux lets this process make no such socket.
     pub(crate) fn new() -> io::Result<Self> {
-        let mut news = Socket::new(NETLINK_ROUTE)?;
-        news.bind_auto()?;
-        for group in GROUPS {
-            news.add_membership(group)?;
-        }
         let mut questions = Socket::new(NETLINK_ROUTE)?;
         questions.bind_auto()?;
         questions.connect(&SocketAddr::new(0, 0))?;
         // Linux before 4.20 does not filter answers; what was not asked for is skipped below.
         let _ = questions.set_netlink_get_strict_chk(true);
-        Ok(Self { news, questions, sequence: 0 })
-    }
-
-    /// Returns whether something has changed since the last call.
-    pub(super) fn has_news(&self) -> bool {
-        let mut any = false;
-        for _ in 0..MOST_NEWS {
-            // The beginning is enough: the rest of a message is thrown away.
-            let mut beginning = [0; 16];
-            match self.news.recv(&mut &mut beginning[..], libc::MSG_DONTWAIT) {
-                Ok(_) => any = true,
-                // More has happened than the socket holds.
-                Err(error) if error.raw_os_error() == Some(libc::ENOBUFS) => any = true,
-                Err(_) => break,
-            }
-        }
-        any
+        Ok(Self { questions, sequence: 0 })
     }
 
     /// Returns the addresses of this network namespace.
@@ -395,14 +412,15 @@ mod tests {
             [Err(why), _] | [_, Err(why)] => return eprintln!("skipped: {why}"),
         };
         here.join("here0", &there, "there0", 1);
-        let mut linux = here.inside(|| Linux::new().expect("a socket"));
+        let (mut linux, news) =
+            here.inside(|| (Linux::new().expect("a socket"), News::new().expect("another")));
         let index = here.inside(|| Interface::new("here0").unwrap().index().unwrap());
         assert!(!linux.addresses().unwrap().contains(&IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9))));
-        linux.has_news();
+        news.has_any();
         here.ip(&["addr", "add", "192.0.2.9/24", "dev", "here0"]);
         here.ip(&["route", "add", "default", "via", "192.0.2.1"]);
         here.ip(&["route", "add", "198.51.100.0/24", "via", "192.0.2.2", "metric", "7"]);
-        assert!(linux.has_news());
+        assert!(news.has_any());
         assert!(linux.addresses().unwrap().contains(&IpAddr::V4(Ipv4Addr::new(192, 0, 2, 9))));
         here.ip(&["route", "add", "default", "via", "192.0.2.3", "table", "1000"]);
         let routes = linux.routes(index).unwrap();

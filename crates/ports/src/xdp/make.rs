@@ -20,7 +20,7 @@ use super::sharing::{Addresses, address_map};
 use super::ways::{Prefix, Ways};
 use super::{MAX_MTU, MAX_QUEUES, Share, XdpMode, XdpPort, ZeroCopy};
 use crate::PortError;
-use crate::card::keep_tags;
+use crate::card::{Card, keep_tags};
 use crate::sys::interface::Interface;
 use crate::sys::xsk::{OpenError, Queue};
 use tailwater_bpf::sys::map::Map;
@@ -193,7 +193,38 @@ impl XdpPort {
             }
             attached => attached,
         }
-        .map_err(|error| self.explain(what, error))
+        .map_err(|error| match error {
+            Errno::BUSY | Errno::EXIST => self.beside_another(what),
+            error => self.explain(what, error),
+        })
+    }
+
+    /// Checks that no program is attached to the interface, except one that an earlier IOKernel has
+    /// left there for the next one.
+    pub(super) fn check_free(&self, index: u32) -> Result<(), PortError> {
+        let is_free = match self.spec.share {
+            Share::Ports => attachment::is_left(&self.spec.interface, index),
+            _ => Linux::new().and_then(|mut linux| Ok(linux.attached_xdp(index)?.is_none())),
+        };
+        match is_free {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(self.beside_another("attach the redirect program")),
+            Err(error) => Err(self.fail(format!("cannot read which program is attached (netlink): {error}"))),
+        }
+    }
+
+    /// Returns an error that names the programs that are attached to the interface.
+    fn beside_another(&self, what: &str) -> PortError {
+        let name = &self.spec.interface;
+        self.fail(match Card::read(name) {
+            Ok(card) if !card.attached.is_empty() => {
+                let (programs, remedies) = card.programs(name);
+                format!(
+                    "cannot {what}: {programs} is attached already; end what has attached it, or take it away by {remedies}"
+                )
+            }
+            _ => format!("cannot {what}: another program was attached, which is gone now; try again"),
+        })
     }
 
     /// Returns a bound socket on queue `number`.
@@ -408,6 +439,9 @@ fn while_busy<T>(tries: u32, mut attempt: impl FnMut() -> Result<T, Errno>) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::xdp::ports::attachment::tests::{program as other_program, xdp_namespaces};
+    use crate::{Context, Port};
+    use tailwater_shm::Clock;
     use tailwater_testkit::namespace::Namespace;
 
     #[test]
@@ -427,6 +461,34 @@ mod tests {
             assert!(look(words).contains("routing rule with priority 700"), "{}", look(words));
             here.ip(&[&["rule", "del"], &rule[..]].concat());
         }
+    }
+
+    #[test]
+    fn a_program_of_another_is_named_with_how_it_is_taken_away() {
+        let Some([here, _there]) = xdp_namespaces() else { return };
+        here.inside(|| {
+            here.ip(&["addr", "add", "192.0.2.1/24", "dev", "here0"]);
+            let index = Interface::new("here0").unwrap().index().unwrap();
+            let other = other_program();
+            let number = bpf::program_number(&other).unwrap();
+            let link = bpf::attach_xdp(&other, index, Hook::Driver).unwrap();
+            let network6 = "fd00:7477::".parse().unwrap();
+            // Tests may lack the right to read the name.
+            let name = bpf::program_name(number).map(|name| format!("{name}, ")).unwrap_or_default();
+            let clock = Clock::from_hz(1_000_000_000);
+            let context = Context { clock, mtu: 1500, prefix_len: 16, network6: None };
+            for share in ["", ",share", ",share=ports"] {
+                let mut port = XdpPort::new(format!("here0,gateway=10.77.0.1{share}").parse().unwrap());
+                port.resumes = true;
+                let checked = port.look(1500, (16, network6), false);
+                for error in [checked.unwrap_err(), port.start(&context).unwrap_err()].map(|e| e.to_string())
+                {
+                    let named = error.contains(&format!("program {number} ({name}native)"));
+                    assert!(named && error.contains("link set dev here0 xdp off"), "{share}: {error}");
+                }
+            }
+            drop(link);
+        });
     }
 
     #[test]

@@ -206,6 +206,9 @@ impl XdpPort {
         let name = &self.spec.interface;
         let interface = Interface::new(name).map_err(|e| self.explain("open a socket", e))?;
         let (index, queues) = self.examine(&interface, mtu)?;
+        if !inherits {
+            self.check_free(index)?;
+        }
         let owned = self.owned(&interface, prefix_len)?;
         let senders = self.senders(owned.as_ref(), network6);
         let behind = match (self.spec.share, owned) {
@@ -256,9 +259,6 @@ impl XdpPort {
                 "cannot {what}: privilege is missing; run as root, or `setcap cap_net_raw,cap_net_admin,cap_bpf+ep` this program"
             ),
             Errno::NODEV => format!("cannot {what}: there is no interface {name} in this network namespace"),
-            Errno::BUSY | Errno::EXIST => format!(
-                "cannot {what}: another program is attached; `ip link show {name}` shows which, `ip link set {name} xdp off` removes it, or `xdpgeneric off` if it says xdpgeneric"
-            ),
             Errno::OPNOTSUPP => format!("cannot {what}: the driver of {name} cannot do this"),
             Errno::AFNOSUPPORT => format!("cannot {what}: this kernel is built without AF_XDP (CONFIG_XDP_SOCKETS)"),
             Errno::NOBUFS | Errno::NOMEM => {

@@ -92,7 +92,8 @@ pub struct XdpSpec {
     /// Number of receive queues to use, from the first, 1 to [`MAX_QUEUES`]; `None`: all queues of
     /// the interface. Frames of other queues go to Linux.
     pub(super) queues: Option<u32>,
-    /// Who copies frames.
+    /// Who copies frames. Where Linux uses the same queues, the word `auto`, or none, is
+    /// [`ZeroCopy::Off`]: some drivers lose frames that are passed on to Linux otherwise.
     pub(super) zero_copy: ZeroCopy,
     /// What Linux keeps; [`Share::Mac`] and [`Share::Ports`] need `gateway`, an address of the
     /// runtimes' network.
@@ -135,6 +136,9 @@ impl FromStr for XdpSpec {
             return Err(OptionError::new("share", "needs gateway=IP, an address of the runtimes' network"));
         }
         spec.check_ports()?;
+        if spec.share != Share::Nothing && spec.zero_copy == ZeroCopy::Auto {
+            spec.zero_copy = ZeroCopy::Off;
+        }
         Ok(spec)
     }
 }
@@ -225,6 +229,14 @@ mod tests {
         assert_eq!(spec.gateway, Some(Ipv4Addr::new(10, 77, 0, 1)));
         assert_eq!((spec.mode, spec.zero_copy, spec.queues), (XdpMode::Skb, ZeroCopy::Off, Some(4)));
         assert!(spec.share == Share::Mac && spec.fill_checksums);
+        for (words, zero_copy) in [
+            ("eth1", ZeroCopy::Auto),
+            ("eth1,share=addresses", ZeroCopy::Off),
+            ("eth1,zero-copy=auto,share,gateway=10.77.0.1", ZeroCopy::Off),
+            ("eth1,share=addresses,zero-copy=on", ZeroCopy::Required),
+        ] {
+            assert_eq!(words.parse::<XdpSpec>().unwrap().zero_copy, zero_copy, "{words}");
+        }
         assert_eq!("eth1,share=addresses".parse::<XdpSpec>().unwrap().share, Share::Addresses);
         let spec: XdpSpec = "eth1,share=ports,gateway=10.77.0.1,range=50000-50299,part=100".parse().unwrap();
         assert_eq!((spec.share, spec.outgoing.parts()), (Share::Ports, 3));

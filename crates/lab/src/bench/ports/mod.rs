@@ -32,7 +32,8 @@ use tailwater_iokernel::Config;
 use tailwater_loadgen::noise::Gaps;
 use tailwater_ports::Port;
 use tailwater_ports::tap::{TapPort, TapSpec};
-use tailwater_ports::xdp::XdpPort;
+use tailwater_ports::xdp::{MAX_MTU, XdpPort};
+use tailwater_shm::ring::MAX_PACKET;
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::child::{ChildProcess, Spec};
 use tailwater_testbed::clients::Place;
@@ -95,8 +96,9 @@ pub struct PortsArgs {
     /// Words of the TAP device, as `queues=2,napi,offload=off` behind the name of `iokernel --tap`
     #[arg(long, value_name = "WORDS", default_value = "")]
     tap_words: String,
-    /// Longest IP packet of the IOKernel's network, in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = Config::default().mtu)]
+    /// Longest IP packet of the IOKernel's network and of the veth pairs, in bytes; AF_XDP carries
+    /// fewer than TAP
+    #[arg(long, value_name = "BYTES", default_value_t = Config::default().mtu, value_parser = clap::value_parser!(u16).range(576..=MAX_PACKET.into()))]
     mtu: u16,
     /// Cores of the client [default: the first, which is the IOKernel's]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
@@ -135,6 +137,11 @@ struct Round {
 /// Without the privileges for namespaces and devices, if a process does not start or ends, or on a
 /// signal.
 pub fn run(args: &PortsArgs, machine: &Machine) -> Result<Report> {
+    ensure!(
+        args.mtu <= MAX_MTU || !args.variants.contains(&Variant::XdpVeth),
+        "--mtu {}: AF_XDP carries packets of {MAX_MTU} bytes at most; leave xdp_veth out, as by --variants tap,loopback,veth",
+        args.mtu
+    );
     let [first, second, ..] = machine.usable_cores[..] else { anyhow::bail!("two cores are needed") };
     let interrupt = Arc::new(Interrupt::catch()?);
     let testbed = Testbed::new(vec![first, second], Arc::clone(&interrupt), Duration::ZERO)?;
@@ -192,7 +199,7 @@ impl Terms<'_> {
         if let Some(there) = &there {
             let service = format!("{SERVICE}/16");
             let address = (variant == Variant::Veth).then_some(&service[..]);
-            there.join(("veth0", address), ("veth1", &format!("{CLIENT}/16")))?;
+            there.join(("veth0", address), ("veth1", &format!("{CLIENT}/16")), self.mtu)?;
         }
         let place = Place::new(&self.cores, self.cores[0], &self.cores[1..]);
         let client_cores = match variant {

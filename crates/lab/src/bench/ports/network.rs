@@ -45,11 +45,12 @@ impl Namespace {
     }
 
     /// Joins the namespace of the calling thread and this one by a veth pair with the ends `here`
-    /// and `there`, both up; `there` gets an address, and `here` if one is given.
-    pub(super) fn join(&self, here: (&str, Option<&str>), there: (&str, &str)) -> Result<()> {
-        let holder = self.holder.id().to_string();
-        let pair = ["link", "add", here.0, "type", "veth", "peer", "name", there.0];
-        ip(&[&pair[..], &["netns", &holder]].concat())?;
+    /// and `there`, both up and with this MTU; `there` gets an address, and `here` if one is given.
+    pub(super) fn join(&self, here: (&str, Option<&str>), there: (&str, &str), mtu: u16) -> Result<()> {
+        let (holder, mtu) = (self.holder.id().to_string(), mtu.to_string());
+        let near = ["link", "add", here.0, "mtu", &mtu, "type", "veth"];
+        let far = ["peer", "name", there.0, "mtu", &mtu, "netns", &holder];
+        ip(&[near, far].concat())?;
         if let Some(address) = here.1 {
             ip(&["addr", "add", address, "dev", here.0])?;
         }

@@ -9,7 +9,7 @@ use std::io;
 
 use super::Linux;
 use crate::card::Attached;
-use tailwater_bpf::sys::Hook;
+use tailwater_bpf::sys::{Hook, program_name};
 
 /// Attach only where no program is (linux/if_link.h, `XDP_FLAGS_UPDATE_IF_NOEXIST`).
 const IF_NONE: u32 = 1;
@@ -40,6 +40,9 @@ impl Linux {
         for message in answer {
             let RouteNetlinkMessage::NewLink(message) = message else { continue };
             message.attributes.into_iter().for_each(|attribute| link.note(attribute));
+        }
+        for program in &mut link.attached {
+            program.name = program_name(program.id).unwrap_or_default();
         }
         Ok(link)
     }
@@ -144,7 +147,7 @@ fn attached(part: &LinkXdp) -> Option<Attached> {
         LinkXdp::HwProgId(id) => ("offloaded", id),
         _ => return None,
     };
-    (id > 0).then_some(Attached { mode, id })
+    (id > 0).then(|| Attached { mode, id, name: String::new() })
 }
 
 #[cfg(test)]
@@ -159,7 +162,8 @@ mod tests {
         let mut link = Link::default();
         link.note(LinkAttribute::NumRxQueues(8));
         link.note(LinkAttribute::Xdp(parts));
-        let attached = vec![Attached { mode: "native", id: 7 }, Attached { mode: "skb", id: 9 }];
+        let of = |mode, id| Attached { mode, id, name: String::new() };
+        let attached = vec![of("native", 7), of("skb", 9)];
         assert_eq!(link, Link { attached, receive_queues: 8, has_carrier: false });
     }
 

@@ -40,6 +40,16 @@ fn left(port: &str, index: u32) -> io::Result<(Option<Hook>, Vec<Ports>)> {
     Ok(if is_known { (there.map(|(_, hook)| hook), record.programs) } else { (None, Vec::new()) })
 }
 
+/// Returns whether the program that is attached to an interface, if there is one, is what an
+/// earlier IOKernel has left.
+///
+/// # Errors
+/// If Linux does not answer.
+pub(in crate::xdp) fn is_left(port: &str, index: u32) -> io::Result<bool> {
+    let Some((number, _)) = Linux::new()?.attached_xdp(index)? else { return Ok(true) };
+    Ok(Record::read(&Record::path(port)?).knows(number))
+}
+
 /// Returns the keys of the ports of an interface that an earlier IOKernel has left closed to Linux.
 ///
 /// # Errors
@@ -197,7 +207,7 @@ impl Drop for Attachment {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(in crate::xdp) mod tests {
     use super::*;
     use crate::sys::interface::Interface;
     use crate::xdp::program::{KERNEL, redirect_all};
@@ -217,12 +227,12 @@ pub(super) mod tests {
 
     /// Returns two namespaces with `here0` and `there0`, where XDP works; `None`, with the reason
     /// printed, if there are none.
-    pub(in crate::xdp::ports) fn xdp_namespaces() -> Option<[Namespace; 2]> {
+    pub(in crate::xdp) fn xdp_namespaces() -> Option<[Namespace; 2]> {
         crate::xdp::probe().inspect_err(|why| eprintln!("skipped: {why}")).ok()?;
         Namespace::pair(["here0", "there0"], 1)
     }
 
-    pub(in crate::xdp::ports) fn program() -> OwnedFd {
+    pub(in crate::xdp) fn program() -> OwnedFd {
         let map = sys::socket_map(1).unwrap();
         sys::load_xdp(&redirect_all(map.as_raw_fd(), KERNEL)).unwrap()
     }

@@ -53,7 +53,7 @@ use super::held::{Held, Unheld};
 use super::holders::{self, Absence, Holder, Holders, Keeper, State, expected};
 use super::record::{Record, UNRECORDED};
 use super::{Latest, Program, View, Wanted};
-use crate::xdp::linux::Linux;
+use crate::xdp::linux::{Linux, News};
 use crate::xdp::program::ports::port_key;
 use crate::xdp::spec::Outgoing;
 use crate::xdp::ways::Prefix;
@@ -82,6 +82,7 @@ pub(in crate::xdp) struct Steering {
     ip: Option<Ipv4Addr>,
     ip6: Option<Ipv6Addr>,
     linux: Linux,
+    news: News,
     latest: Arc<Latest<View>>,
     wanted: Arc<Wanted>,
     view: View,
@@ -132,6 +133,7 @@ impl Steering {
             ip: None,
             ip6: None,
             linux: Linux::new()?,
+            news: News::new()?,
             latest,
             wanted,
             view: View::default(),
@@ -234,7 +236,7 @@ impl Steering {
 
     /// Returns whether Linux has changed something, or a program looks for a neighbour.
     pub(in crate::xdp) fn has_news(&self) -> bool {
-        !self.wanted.is_empty() || self.linux.has_news()
+        !self.wanted.is_empty() || self.news.has_any()
     }
 
     /// Reads what Linux has, and puts changes into effect.
@@ -328,7 +330,7 @@ impl Steering {
     }
 
     /// Puts the ports at which programs listen into the map.
-    fn enter(&mut self) {
+    fn fill_map(&mut self) {
         let wanted: BTreeSet<u32> =
             self.holders.values().flat_map(|holder| holder.listens.keys().map(key)).collect();
         let (map, port) = (&self.map, &self.at.port);
@@ -346,7 +348,7 @@ impl Steering {
     }
 
     /// Writes who has which port for the next IOKernel.
-    fn note(&mut self) {
+    fn write_record(&mut self) {
         let port = &self.at.port;
         let programs = holders::lasting(&self.holders);
         let record = Record { program: self.at.program, replaced: None, programs };
@@ -401,8 +403,8 @@ impl Keeper for Steering {
 
     /// Puts who has which port into effect: in the map, the record and the view.
     fn publish(&mut self) {
-        self.enter();
-        self.note();
+        self.fill_map();
+        self.write_record();
         self.view.programs = self
             .holders
             .iter()

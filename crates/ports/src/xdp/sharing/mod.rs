@@ -40,7 +40,7 @@ use tailwater_wire::MacAddr;
 
 use super::addresses::{Gateway, View};
 use super::latest::Latest;
-use super::linux::Linux;
+use super::linux::{Linux, News};
 use super::ports::holders::{Absence, Keeper};
 use super::ports::steering::Steering;
 use super::program::{self, Owned, Settings};
@@ -95,7 +95,7 @@ pub(crate) struct Sharing {
     /// Longest packet of a program, and of the interface.
     mtu: u16,
     carries: u32,
-    kept: Kept,
+    shared: Shared,
     /// A failure was logged.
     failed: bool,
     next: Option<Instant>,
@@ -111,10 +111,10 @@ pub(super) enum Followed {
     Ports(Box<Steering>),
 }
 
-/// What is kept of it.
+/// What programs share with Linux, and what is known of those that do.
 #[derive(Debug)]
-enum Kept {
-    Itself,
+enum Shared {
+    Nothing,
     Addresses(Box<Programs>),
     Ports(Box<Steering>),
 }
@@ -147,6 +147,7 @@ struct Programs {
     /// The networks of the programs.
     senders: Vec<Prefix>,
     linux: Linux,
+    news: News,
     latest: Arc<Latest<View>>,
     view: View,
     /// It was logged that the map is full.
@@ -170,12 +171,12 @@ impl Sharing {
         mtu: u16,
         followed: Followed,
     ) -> io::Result<Self> {
-        let kept = match followed {
-            Followed::Itself => Kept::Itself,
+        let shared = match followed {
+            Followed::Itself => Shared::Nothing,
             Followed::Addresses(map, gateway, latest) => {
-                Kept::Addresses(Box::new(Programs::new(map, gateway, owned.prefix_len, latest)?))
+                Shared::Addresses(Box::new(Programs::new(map, gateway, owned.prefix_len, latest)?))
             }
-            Followed::Ports(steering) => Kept::Ports(steering),
+            Followed::Ports(steering) => Shared::Ports(steering),
         };
         let interface = Interface::new(port)?;
         let mut this = Self {
@@ -186,7 +187,7 @@ impl Sharing {
             settings,
             owned,
             mtu,
-            kept,
+            shared,
             failed: false,
             next: None,
             looked: None,
@@ -202,40 +203,40 @@ impl Sharing {
     /// Reads what Linux has for programs, and puts changes into effect.
     fn look(&mut self, now: Instant) -> io::Result<()> {
         let Owned { mac, ip, ip6, .. } = self.owned;
-        match &mut self.kept {
-            Kept::Itself => Ok(()),
-            Kept::Addresses(programs) => programs.look(&self.port, self.index, mac, now),
-            Kept::Ports(steering) => steering.look((mac, ip, ip6), now),
+        match &mut self.shared {
+            Shared::Nothing => Ok(()),
+            Shared::Addresses(programs) => programs.look(&self.port, self.index, mac, now),
+            Shared::Ports(steering) => steering.look((mac, ip, ip6), now),
         }
     }
 
     /// Makes Linux find and check the stations of next hops.
     fn use_hops(&mut self) {
-        match &mut self.kept {
-            Kept::Itself => {}
-            Kept::Addresses(programs) => programs.use_hops(self.index),
-            Kept::Ports(steering) => steering.use_hops(),
+        match &mut self.shared {
+            Shared::Nothing => {}
+            Shared::Addresses(programs) => programs.use_hops(self.index),
+            Shared::Ports(steering) => steering.use_hops(),
         }
     }
 
     /// Returns who has which port, if programs share the interface's own addresses.
     pub(super) fn steering(&mut self) -> Option<&mut Steering> {
-        match &mut self.kept {
-            Kept::Ports(steering) => Some(steering),
-            Kept::Itself | Kept::Addresses(_) => None,
+        match &mut self.shared {
+            Shared::Ports(steering) => Some(steering),
+            Shared::Nothing | Shared::Addresses(_) => None,
         }
     }
 
     /// Enters the addresses of the programs that are registered, and keeps those of others for a
     /// time.
     pub(crate) fn set_programs(&mut self, programs: impl IntoIterator<Item = IpAddr>) {
-        match &mut self.kept {
-            Kept::Itself => {}
-            Kept::Addresses(own) => {
+        match &mut self.shared {
+            Shared::Nothing => {}
+            Shared::Addresses(own) => {
                 own.set(programs, Instant::now());
                 own.enter(&self.port);
             }
-            Kept::Ports(steering) => steering.set_programs(&ip4s(programs)),
+            Shared::Ports(steering) => steering.set_programs(&ip4s(programs)),
         }
     }
 
@@ -246,10 +247,10 @@ impl Sharing {
 
     /// Returns what the next attachment goes on with.
     pub(super) fn into_programs(self) -> Before {
-        match self.kept {
-            Kept::Itself => Before::Nothing,
-            Kept::Addresses(programs) => Before::Addresses(programs.theirs),
-            Kept::Ports(mut steering) => {
+        match self.shared {
+            Shared::Nothing => Before::Nothing,
+            Shared::Addresses(programs) => Before::Addresses(programs.theirs),
+            Shared::Ports(mut steering) => {
                 // Where it cannot be taken away, as from an interface in another network namespace,
                 // it passes all frames to Linux.
                 let nothing = Owned { mac: MacAddr::default(), ip: None, ip6: None, ..self.owned };
@@ -262,11 +263,11 @@ impl Sharing {
     /// Goes on with what an earlier attachment had: its programs that have ended are answered for
     /// still.
     pub(super) fn resume(&mut self, before: Before) {
-        match (&mut self.kept, before) {
-            (Kept::Addresses(programs), Before::Addresses(before)) => programs.theirs.extend(before),
-            (Kept::Ports(steering), Before::Ports(absence)) => steering.resume(*absence),
-            // The port shares in the same way as before, or not at all.
-            _ => {}
+        match (&mut self.shared, before) {
+            (Shared::Addresses(programs), Before::Addresses(before)) => programs.theirs.extend(before),
+            (Shared::Ports(steering), Before::Ports(absence)) => steering.resume(*absence),
+            (_, Before::Nothing) => {}
+            (shared, before) => debug_assert!(false, "{before:?} of another way to share than {shared:?}"),
         }
     }
 
@@ -274,10 +275,10 @@ impl Sharing {
     pub(crate) fn follow(&mut self, now: Instant) {
         let early = self.looked.is_some_and(|at| now.saturating_duration_since(at) < LEAST_PAUSE);
         let due = self.next.is_none_or(|next| now >= next);
-        let news = || match &self.kept {
-            Kept::Itself => false,
-            Kept::Addresses(programs) => programs.linux.has_news(),
-            Kept::Ports(steering) => steering.has_news(),
+        let news = || match &self.shared {
+            Shared::Nothing => false,
+            Shared::Addresses(programs) => programs.news.has_any(),
+            Shared::Ports(steering) => steering.has_news(),
         };
         if early || !(due || news()) {
             return;
@@ -330,12 +331,12 @@ impl Sharing {
 
     /// Returns the addresses that no program may have, if they have changed since the last call.
     pub(crate) fn take_taken(&mut self) -> Option<HashSet<IpAddr>> {
-        match &mut self.kept {
-            Kept::Itself => None,
-            Kept::Addresses(programs) => {
+        match &mut self.shared {
+            Shared::Nothing => None,
+            Shared::Addresses(programs) => {
                 core::mem::take(&mut programs.taken_changed).then(|| programs.taken.clone())
             }
-            Kept::Ports(steering) => steering.take_taken(),
+            Shared::Ports(steering) => steering.take_taken(),
         }
     }
 }
@@ -361,6 +362,7 @@ impl Programs {
             stations: HashMap::new(),
             gateway,
             linux: Linux::new()?,
+            news: News::new()?,
             latest,
             view: View::default(),
             full: false,

@@ -87,8 +87,8 @@ fn follow(sharing: &mut Sharing, what: &str, mut is_so: impl FnMut(&Sharing) -> 
 }
 
 fn programs(sharing: &Sharing) -> &Programs {
-    match &sharing.kept {
-        Kept::Addresses(programs) => programs,
+    match &sharing.shared {
+        Shared::Addresses(programs) => programs,
         kept => panic!("programs are behind it: {kept:?}"),
     }
 }
