@@ -37,7 +37,10 @@
 //! # fork
 //! The child has the thread that called `fork`, at home, and no runtime: `enter` fails there.
 
+mod code;
 mod signals;
+
+pub(crate) use code::is_libc;
 
 use crate::config::{RuntimeBuilder, sources};
 use crate::error::StartError;
@@ -56,7 +59,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use signals::{Disposition, FAULTS, bit, disposition, next_signal, pending, set_mask};
 use std::ffi::OsString;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 use tailwater_shm::grant::PREEMPT_SIGNAL;
 
@@ -79,8 +82,6 @@ const ENDS: u8 = 4;
 static RUNS: AtomicBool = AtomicBool::new(false);
 /// Records and home stacks of threads that have ended.
 static FREE: SpinLock<Vec<&'static Resident>> = SpinLock::new(Vec::new());
-/// Code of the C library and of the dynamic linker: see the module documentation.
-static LIBC: OnceLock<Vec<core::ops::Range<usize>>> = OnceLock::new();
 
 thread_local! {
     static RESIDENT: Cell<Option<&'static Resident>> = const { Cell::new(None) };
@@ -167,7 +168,7 @@ pub fn start(mut builder: RuntimeBuilder) -> Result<(), StartError> {
     }
     // The allocator guard counts as installed once it was used.
     drop(Box::new(0_u64));
-    LIBC.get_or_init(find_libc);
+    code::note_libc();
     let allowed = rustix::thread::sched_getaffinity(None);
     let result = without_signals(|| builder.launch());
     if let Ok(allowed) = allowed {
@@ -457,37 +458,6 @@ pub(crate) fn wait_for_word(
         Arrived { mask: home.mask, restarts }
     });
     (result, arrived)
-}
-
-/// Returns whether `address` is code of the C library or the dynamic linker.
-pub(crate) fn is_libc(address: usize) -> bool {
-    LIBC.get().is_some_and(|ranges| ranges.iter().any(|range| range.contains(&address)))
-}
-
-fn find_libc() -> Vec<core::ops::Range<usize>> {
-    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut libc::c_void) -> i32 {
-        // SAFETY: dl_iterate_phdr passes a valid info, whose name is a string and whose headers are
-        // an array, and our list.
-        unsafe {
-            let (info, ranges) = (&*info, &mut *data.cast::<Vec<core::ops::Range<usize>>>());
-            let name = core::ffi::CStr::from_ptr(info.dlpi_name).to_bytes();
-            let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
-            if !file.starts_with(b"libc.so") && !file.starts_with(b"ld-linux") {
-                return 0;
-            }
-            for header in core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) {
-                if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0 {
-                    let start = (info.dlpi_addr + header.p_vaddr) as usize;
-                    ranges.push(start..start + header.p_memsz as usize);
-                }
-            }
-        }
-        0
-    }
-    let mut ranges = Vec::new();
-    // SAFETY: the callback matches its data.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut ranges).cast()) };
-    ranges
 }
 
 /// Makes a home for the calling thread, an ordinary one; `None` if there is no memory.
