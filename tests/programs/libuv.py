@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""libuv's tests, each on both networks; without an IOKernel, as the user `nobody`, which the suite asks for.
+"""libuv's tests, each on both networks; as the user `nobody`, which the suite asks for, with an IOKernel of that user.
 
 usage: tests/programs/libuv.py [TEST...]
 """
@@ -30,23 +30,24 @@ def main():
     tree = build(suite.folder("libuv"))
     with tempfile.TemporaryDirectory() as folder:
         work = pathlib.Path(folder)
-        for part in ("build/uv_run_tests", "build/libuv.so.1"):
-            shutil.copy(tree / part, work)
+        for part in (tree / "build/uv_run_tests", tree / "build/libuv.so.1", suite.TAILWATER, suite.LIBRARY):
+            shutil.copy(part, work)
+        suite.TAILWATER = work / suite.TAILWATER.name
         shutil.copytree(tree / "test", work / "test")
-        library = shutil.copy(suite.TAILWATER.with_name("libtailwater_posix.so"), work)
         suite.run(["chown", "-R", str(NOBODY), folder], 60)
         user = ["setpriv", "--reuid", str(NOBODY), "--regid", str(NOBODY), "--clear-groups"]
         environment = {**os.environ, "HOME": folder, "LD_LIBRARY_PATH": folder, "UV_TEST_TIMEOUT_MULTIPLIER": "4"}
 
-        def one(test, extra):
-            command = [*user, "env", *extra, "./uv_run_tests", test]
-            status, output = suite.run(command, 90, cwd=folder, env=environment)
+        def one(test, before):
+            status, output = suite.run([*user, *before, "./uv_run_tests", test], 90, cwd=folder, env=environment)
             return "ok" if status == 0 and "skip" not in output.lower() else "skipped" if status == 0 else f"exit status {status}"
 
         _, listed = suite.run([*user, "./uv_run_tests", "--list"], 60, cwd=folder, env=environment)
         tests = sys.argv[1:] or listed.split()
-        found = [{test: one(test, extra) for test in tests} for extra in ([], [f"LD_PRELOAD={library}"])]
-    suite.compare("libuv", *found, DIFFER)
+        with suite.IoKernel(user=user):
+            found = {test: suite.on_both(test, lambda before: one(test, before)) for test in tests}
+    linux, here = ({test: verdicts[side] for test, verdicts in found.items()} for side in (0, 1))
+    suite.compare("libuv", linux, here, DIFFER)
 
 
 if __name__ == "__main__":

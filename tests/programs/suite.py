@@ -18,6 +18,7 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 TAILWATER = ROOT / "target/release/tailwater"
+LIBRARY = TAILWATER.with_name("libtailwater_posix.so")
 SOCKET = f"@tailwater-suites.{os.getpid()}"
 # Debian's package sources with the sources of programs, for a release by its name.
 SOURCES = "deb-src http://deb.debian.org/debian {0} main\ndeb-src http://deb.debian.org/debian-security {0}-security main\n"
@@ -100,10 +101,11 @@ def posix(*options):
 
 
 class IoKernel:
-    """An IOKernel for the time of a `with` block."""
+    """An IOKernel for the time of a `with` block. `user` is what its command begins with."""
 
-    def __init__(self, *options):
-        self.command = [TAILWATER, "iokernel", "--socket", SOCKET, "--log", "warn", *(options or ["--share-cores"])]
+    def __init__(self, *options, user=()):
+        options = options or ["--share-cores"]
+        self.command = [*user, TAILWATER, "iokernel", "--socket", SOCKET, "--log", "warn", *options]
 
     def __enter__(self):
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL)

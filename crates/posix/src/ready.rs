@@ -84,7 +84,7 @@ pub fn poll(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize, Errn
 /// As [`poll`], but fails with `ERESTART` if all handlers that ran have `SA_RESTART`.
 fn poll_or_restart(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize, Errno> {
     let Some(files) = served(fds) else { return poll_kernel(fds, timeout) };
-    let call = Call::begin();
+    let call = Call::within();
     let mut wait = None;
     let since = Instant::now();
     loop {
@@ -219,11 +219,4 @@ fn register(poller: &Poller, file: &File, events: c_short) {
         }
         What::Set(set) => register!(&Nested(set.poller())),
     }
-}
-
-/// Returns the bits that select(2) has for reading, writing and exceptions.
-pub fn of_select() -> [(c_short, c_short); 3] {
-    let reads = POLLIN | POLLRDNORM | POLLHUP | POLLERR | POLLRDHUP;
-    let writes = POLLOUT | POLLWRNORM | POLLERR;
-    [(POLLIN, reads), (POLLOUT, writes), (libc::POLLPRI, libc::POLLPRI)]
 }

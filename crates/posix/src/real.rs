@@ -108,7 +108,6 @@ real! {
     pthread_mutex_lock(mutex: *mut pthread_mutex_t) -> c_int;
     pthread_rwlock_rdlock(lock: *mut pthread_rwlock_t) -> c_int;
     pthread_rwlock_wrlock(lock: *mut pthread_rwlock_t) -> c_int;
-    pthread_sigmask(how: c_int, set: *const sigset_t, before: *mut sigset_t) -> c_int;
     raise(signal: c_int) -> c_int;
     sched_yield() -> c_int;
     sigtimedwait(set: *const sigset_t, info: *mut siginfo_t, time: *const timespec) -> c_int;

@@ -166,9 +166,17 @@ pub struct Call {
 }
 
 impl Call {
-    /// Moves the caller to a kthread; `None` where that is impossible.
+    /// Moves the caller, whom the program has called, to a kthread; `None` where that is
+    /// impossible.
     #[inline]
     pub fn begin() -> Option<Self> {
+        resident::begin_call();
+        Self::within()
+    }
+
+    /// As [`begin`](Self::begin), in the middle of a call.
+    #[inline]
+    pub fn within() -> Option<Self> {
         if resident::is_away() {
             return Some(Self { returns: false });
         }

@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
@@ -363,6 +364,29 @@ static void poll_cases(void) {
     FD_SET(s[1], &reads);
     time = (struct timeval){0, 20000};
     line("select, nothing: %d", select(100, &reads, 0, 0, &time));
+    line("time that is left of none: %ld %ld", (long)time.tv_sec, (long)time.tv_usec);
+    FD_SET(s[1], &reads);
+    time.tv_sec = -1;
+    line("select, an impossible time: %s", error(select(100, &reads, 0, 0, &time)));
+    put(s[0], "x");
+    /* A set has as many words as the call says. */
+    unsigned long small[3] = {0, ~0UL, ~0UL};
+    fd_set *least = (fd_set *)small;
+    FD_SET(s[1], least);
+    time = (struct timeval){must / 1000, 0};
+    n = select(s[1] + 1, least, 0, 0, &time);
+    line("select, a small set: %d %d, behind it: %d %d", n, !!FD_ISSET(s[1], least), small[1] == ~0UL, small[2] == ~0UL);
+    line("time that is left: %d", time.tv_sec < must / 1000);
+    int high = fcntl(s[1], F_DUPFD, FD_SETSIZE + 100);
+    for (int has = 1; high >= 0 && has >= 0; has--) {
+        unsigned long large[FD_SETSIZE / 32] = {0};
+        large[high / 64] |= 1UL << high % 64;
+        time = (struct timeval){0, 0};
+        n = select(high + 1, (fd_set *)large, 0, 0, &time);
+        line("select, a large set: %d %d", n, !!(large[high / 64] & 1UL << high % 64));
+        if (has) take(s[1], 1);
+    }
+    close(high);
     close(s[0]);
     settle(s[1], POLLRDHUP);
     p[0].events = POLLRDHUP | POLLIN;

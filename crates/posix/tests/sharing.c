@@ -399,6 +399,98 @@ static void late_wait_cases(const int *s, int fd) {
     }
 }
 
+/* A mask for a wait opens a signal that comes at any time around the beginning of the wait, which ends
+ * by it. */
+static void opened_cases(int fd, int set) {
+    enum { TIMES = 500 };
+    sigset_t alarm, before;
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    sigprocmask(SIG_BLOCK, &alarm, &before);
+    for (int how = 2; how <= 6; how += 2) {
+        int ended = 0;
+        for (int i = 0; i < TIMES && ended == i; i++) {
+            signals = 0;
+            *turn = 1;
+            ended += look_somehow(how, fd, set, must) == -EINTR && signals == 1;
+            while (*turn != 2) {}
+        }
+        line("a signal that look %d opens ends it: %d", how, ended);
+    }
+    sigprocmask(SIG_SETMASK, &before, 0);
+}
+
+/* One that is pending when a wait opens it: the wait has data, or no time. */
+static void pending_cases(const int *s, int set) {
+    sigset_t alarm, before;
+    sigemptyset(&alarm);
+    sigaddset(&alarm, SIGALRM);
+    for (int how = 2; how <= 6; how += 2)
+        for (int has = 0; has < 2; has++) {
+            sigprocmask(SIG_BLOCK, &alarm, &before);
+            signals = 0;
+            if (has) {
+                put(s[0], "x");
+                settle(s[1], POLLIN);
+            }
+            raise(SIGALRM);
+            long found = look_somehow(how, s[1], set, has ? must : 0);
+            line("a pending signal and look %d, %s: %ld %d", how, has ? "data" : "no time", found, (int)signals);
+            sigprocmask(SIG_SETMASK, &before, 0);
+            line("then: %d", (int)signals);
+            if (has) take(s[1], 1);
+        }
+}
+
+/* Keeps the core that runs the sockets, in a system call that waits: a child has the lock. */
+static void *keep_core(void *argument) {
+    int own = open("/proc/self/exe", O_RDONLY);
+    call_served();
+    *turn = 1;
+    flock(own, LOCK_EX);
+    close(own);
+    return argument;
+}
+
+/* A handler ends a wait also if the thread gets no core when the signal comes, and for longer than the
+ * library waits for it. */
+static void busy_core_cases(const int *s) {
+    struct timespec until;
+    sem_t never;
+    pthread_t thread;
+    sem_init(&never, 0, 0);
+    waits.served = s[0];
+    for (int how = 0; how < 2; how++) {
+        pid_t parent = getpid(), child;
+        long result = 0;
+        *turn = 0;
+        if ((child = fork()) == 0) {
+            prctl(PR_SET_PDEATHSIG, SIGKILL);
+            flock(open("/proc/self/exe", O_RDONLY), LOCK_EX);
+            for (*turn = 3; *turn != 1 && getppid() == parent;) usleep(100);
+            usleep(MUST_NOT * 1000);
+            kill(parent, SIGALRM);
+            usleep(6 * MUST_NOT * 1000);
+            _exit(0);
+        }
+        while (*turn != 3) usleep(100);
+        signals = 0;
+        pthread_create(&thread, 0, keep_core, 0);
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_sec += must / 1000;
+        int is_early = signals;
+        if (!is_early && how == 0) result = poll(&(struct pollfd){s[1], POLLIN, 0}, 1, must);
+        if (!is_early && how == 1) result = sem_timedwait(&never, &until);
+        const char *ended = error(result);
+        pthread_join(thread, 0);
+        waitpid(child, 0, 0);
+        if (is_early)
+            how--;
+        else
+            line("a handler ends a wait without a core, %s: %s %d", how ? "sem_timedwait" : "poll", ended, (int)signals);
+    }
+}
+
 static void sent_signal_cases(void) {
     struct sigaction action = {.sa_handler = on_signal};
     int s[2], pipes[2], set = epoll_create1(0);
@@ -411,8 +503,12 @@ static void sent_signal_cases(void) {
     late_wait_cases(s, pipes[0]);
     ready_cases(s, pipes[0], pipes[1]);
     progress_cases(s);
+    add(set, s[1], EPOLLIN, 2);
+    opened_cases(s[1], set);
     kill(child, SIGKILL);
     waitpid(child, 0, 0);
+    pending_cases(s, set);
+    busy_core_cases(s);
     drop(s);
     close(set);
     drop(pipes);

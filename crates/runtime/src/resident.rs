@@ -16,16 +16,16 @@
 //! home, where the kernel runs the handler on the context's own stack, as it would have. A context
 //! that goes home to wait in the kernel learns whether handlers ran ([`Interrupted`]): the program
 //! has made its call before them, and the wait would not end. A context that does not wait within
-//! `PATIENCE` gets the handler run at home, beside it. The C library's own, for changes of the
-//! user, needs the context's thread-local block: it waits for the context.
+//! `PATIENCE` gets the handler run at home, beside it; that ends the call which it is in, if that
+//! waits later, and no other. The C library's own, for changes of the user, needs the context's
+//! thread-local block: it waits for the context.
 //!
 //! | word | written by | read by |
 //! |---|---|---|
 //! | `home_rsp` | the home, as it leaves for its context | the context, as it enters |
-//! | `mask` | the context at home, before it enters | the home |
+//! | `mask` | the context at home, before it leaves | the home; the context |
 //! | `returning` | the context, with preemption off, before it leaves its kthread | the home |
-//! | `signalled` | true by the home; false by the context when it is back, and by the home after a handler beside it | the context, around a wait |
-//! | `restarts` | as `signalled`, but false by the home for a handler without `SA_RESTART`, else true | the context, after it read `signalled` |
+//! | `handlers` | `DUE`, `ENDS`, `RAN` by the home; 0 by the context when it is back, and after `RAN` when it begins its next call | the context, around a wait |
 //! | `waits` | the context, around a wait for a poller | the home |
 //! | `word` | the context, around a wait for a word of the C library: its address, else 0 | the home |
 //!
@@ -37,7 +37,10 @@
 //! # fork
 //! The child has the thread that called `fork`, at home, and no runtime: `enter` fails there.
 
+mod code;
 mod signals;
+
+pub(crate) use code::is_libc;
 
 use crate::config::{RuntimeBuilder, sources};
 use crate::error::StartError;
@@ -56,7 +59,7 @@ use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
 use signals::{Disposition, FAULTS, bit, disposition, next_signal, pending, set_mask};
 use std::ffi::OsString;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use std::time::Duration;
 use tailwater_shm::grant::PREEMPT_SIGNAL;
 
@@ -68,12 +71,17 @@ const PATIENCE: Duration = Duration::from_millis(50);
 /// the runtime ignores it on ordinary threads.
 pub const RING: i32 = PREEMPT_SIGNAL;
 
+/// Bits of `Resident::handlers`: one is to run, and the context is to come for it.
+const DUE: u8 = 1;
+/// One has run at home, beside the context.
+const RAN: u8 = 2;
+/// One of them has no `SA_RESTART`.
+const ENDS: u8 = 4;
+
 /// False before the runtime is started, and in a forked child.
 static RUNS: AtomicBool = AtomicBool::new(false);
 /// Records and home stacks of threads that have ended.
 static FREE: SpinLock<Vec<&'static Resident>> = SpinLock::new(Vec::new());
-/// Code of the C library and of the dynamic linker: see the module documentation.
-static LIBC: OnceLock<Vec<core::ops::Range<usize>>> = OnceLock::new();
 
 thread_local! {
     static RESIDENT: Cell<Option<&'static Resident>> = const { Cell::new(None) };
@@ -91,10 +99,11 @@ struct Resident {
     unused: AtomicU8,
     mask: AtomicU64,
     returning: SpinLock<Option<Runnable>>,
-    signalled: AtomicBool,
-    restarts: AtomicBool,
+    handlers: AtomicU8,
     waits: SpinLock<Option<Arc<Poller>>>,
     word: AtomicUsize,
+    /// Written and read by the context: it waits with a mask of its own, see [`with_mask`].
+    is_masked: AtomicBool,
 }
 
 // SAFETY: the stack that `home_top` ends is used by the home alone.
@@ -159,7 +168,7 @@ pub fn start(mut builder: RuntimeBuilder) -> Result<(), StartError> {
     }
     // The allocator guard counts as installed once it was used.
     drop(Box::new(0_u64));
-    LIBC.get_or_init(find_libc);
+    code::note_libc();
     let allowed = rustix::thread::sched_getaffinity(None);
     let result = without_signals(|| builder.launch());
     if let Ok(allowed) = allowed {
@@ -201,11 +210,24 @@ pub fn enter() -> bool {
 
 #[cold]
 fn enter_from_home() -> bool {
+    let Some(me) = resident() else { return false };
+    leave_home(me, set_mask(!FAULTS));
+    true
+}
+
+/// Returns what the calling thread has of this module; `None` if there is no runtime, or no memory
+/// for the home.
+fn resident() -> Option<&'static Resident> {
     if !RUNS.load(Ordering::Relaxed) {
-        return false;
+        return None;
     }
-    let Some(me) = RESIDENT.get().or_else(settle) else { return false };
-    me.mask.store(set_mask(!FAULTS), Ordering::Relaxed);
+    RESIDENT.get().or_else(settle)
+}
+
+/// Moves the caller's context, which is at home and has blocked all signals, to a kthread. The home
+/// takes those that `mask` does not block.
+fn leave_home(me: &'static Resident, mask: u64) {
+    me.mask.store(mask, Ordering::Relaxed);
     me.record.begin_leaving();
     let (save, released) = me.record.leave_slots();
     // SAFETY: 1. the home waits in `keep_home`, or was laid out by `settle`; only its OS thread,
@@ -217,7 +239,6 @@ fn enter_from_home() -> bool {
         arch::switch(save, me.home_rsp.load(Ordering::Relaxed), released, me.home_fs);
         drop(NoPreempt::adopt());
     }
-    true
 }
 
 /// Handlers of signals have run.
@@ -230,9 +251,21 @@ pub struct Interrupted {
 /// Moves the caller's context back to its OS thread, where handlers of signals run that came
 /// meanwhile; returns whether any did. Does nothing unless the caller [is away](is_away).
 pub fn go_home() -> Option<Interrupted> {
-    let home = go_home_unseen()?;
-    set_mask(home.mask.load(Ordering::Relaxed));
-    home.interrupted
+    go_home_unseen()?.open()
+}
+
+/// Has handlers that have run beside the caller's context end no wait from here on. To be called at
+/// the beginning of what the program calls, which it does after what it decides by the handlers'
+/// work.
+#[inline]
+pub fn begin_call() {
+    if let Some(me) = RESIDENT.get() {
+        let handlers = me.handlers.load(Ordering::Relaxed);
+        if handlers & (RAN | DUE) == RAN {
+            // The home may have added one that is due.
+            let _ = me.handlers.compare_exchange(handlers, 0, Ordering::SeqCst, Ordering::Relaxed);
+        }
+    }
 }
 
 /// A context at home, with signals blocked.
@@ -243,8 +276,22 @@ pub(crate) struct Home {
     pub interrupted: Option<Interrupted>,
 }
 
+impl Home {
+    /// Opens the signals, whose handlers run then.
+    fn open(self) -> Option<Interrupted> {
+        set_mask(self.mask.load(Ordering::Relaxed));
+        self.interrupted
+    }
+}
+
 /// As [`go_home`], but signals stay blocked; `None` unless the caller was away.
 pub(crate) fn go_home_unseen() -> Option<Home> {
+    begin_call();
+    return_home()
+}
+
+/// As [`go_home_unseen`], in the middle of a call.
+fn return_home() -> Option<Home> {
     if !RUNS.load(Ordering::Relaxed) || !inside() {
         return None;
     }
@@ -275,22 +322,25 @@ impl Resident {
     /// Returns what the handlers were that have run at home since the context left, and those that
     /// its mask lets run now; forgets the former. Called by the context, at home.
     fn interruption(&self) -> Option<Interrupted> {
-        let beside = self.signalled.swap(false, Ordering::SeqCst);
-        let mut restarts = self.restarts.swap(true, Ordering::Relaxed);
-        let mut any = beside;
-        let mut due = pending() & !self.mask.load(Ordering::Relaxed) & !FAULTS;
-        while due != 0 {
-            let signal = due.trailing_zeros() as i32 + 1;
-            due &= due - 1;
-            if let Some(Disposition::Handler { restarts: one }) = disposition(signal)
-                && signal != RING
-            {
-                any = true;
-                restarts &= one;
-            }
-        }
-        any.then_some(Interrupted { restarts })
+        let state = self.handlers.swap(0, Ordering::SeqCst);
+        let due = due(self.mask.load(Ordering::Relaxed));
+        let restarts = state & ENDS == 0 && due.is_none_or(|due| due.restarts);
+        (state != 0 || due.is_some()).then_some(Interrupted { restarts })
     }
+}
+
+/// Returns what the handlers are of signals that are pending and not in `mask`.
+fn due(mask: u64) -> Option<Interrupted> {
+    let mut signals = pending() & !mask & !FAULTS & !bit(RING);
+    let mut found: Option<Interrupted> = None;
+    while signals != 0 {
+        let signal = signals.trailing_zeros() as i32 + 1;
+        signals &= signals - 1;
+        if let Some(Disposition::Handler { restarts }) = disposition(signal) {
+            found = Some(Interrupted { restarts: restarts && found.is_none_or(|found| found.restarts) });
+        }
+    }
+    found
 }
 
 /// Runs `f` at home. The caller stays there until it enters again.
@@ -322,23 +372,58 @@ pub fn wait(poller: &Arc<Poller>, events: &mut Events, timeout: Option<Duration>
         return Waited::Events(poller.wait(events, timeout));
     };
     *me.waits.lock() = Some(Arc::clone(poller));
-    // SeqCst, as the store of `signalled` in `arrived`: either the home finds the poller, or this
+    // SeqCst, as the store of `handlers` in `arrived`: either the home finds the poller, or this
     // sees the signal.
-    let before = me.signalled.load(Ordering::SeqCst);
-    let found = poller.wait(events, if before { Some(Duration::ZERO) } else { timeout });
+    let is_over = me.handlers.load(Ordering::SeqCst) != 0;
+    let found = poller.wait(events, if is_over { Some(Duration::ZERO) } else { timeout });
     let poller = me.waits.lock().take();
     drop(poller);
-    if me.signalled.load(Ordering::SeqCst) {
-        match go_home() {
-            Some(interrupted) if found == 0 => return Waited::Interrupted(interrupted),
-            Some(_) => {}
-            // The handler has run beside. The caller sees that no time has passed, and waits again.
-            None => {
-                enter();
-            }
-        }
+    let handlers = me.handlers.load(Ordering::SeqCst);
+    if found == 0 && handlers != 0 {
+        let interrupted = return_home().and_then(Home::open);
+        return interrupted.map_or(Waited::Events(0), Waited::Interrupted);
+    }
+    // Linux opens no mask of a wait that finds something.
+    if handlers & DUE != 0 && !me.is_masked.load(Ordering::Relaxed) {
+        go_home();
     }
     Waited::Events(found)
+}
+
+/// Returns the signal mask of the caller's context, if that is away.
+pub fn mask() -> Option<u64> {
+    if !is_away() {
+        return None;
+    }
+    Some(RESIDENT.get()?.mask.load(Ordering::Relaxed))
+}
+
+/// Calls `wait` with the signal mask `mask`, as ppoll(2) waits with one: signals that it opens come
+/// while `wait` waits, or stay blocked. It gets whether a handler is due already: it does not wait
+/// then, and where it finds nothing, it [goes home](go_home), where the handler runs. The caller is
+/// at home, before and after.
+pub fn with_mask<R>(mask: u64, wait: impl FnOnce(bool) -> R) -> R {
+    let before = set_mask(!FAULTS);
+    let is_due = due(mask).is_some();
+    let me = resident();
+    // What comes from here on is pending when the home looks.
+    match me {
+        Some(me) => {
+            me.is_masked.store(true, Ordering::Relaxed);
+            leave_home(me, mask);
+        }
+        // There is no memory for a home, and nothing waits for served descriptors.
+        None => {
+            set_mask(mask);
+        }
+    }
+    let result = wait(is_due);
+    go_home_unseen();
+    if let Some(me) = me {
+        me.is_masked.store(false, Ordering::Relaxed);
+    }
+    set_mask(before);
+    result
 }
 
 /// Signals that came while their context waited for a word. The context is at home, with signals
@@ -350,62 +435,29 @@ pub(crate) struct Arrived {
     pub restarts: bool,
 }
 
-/// Calls `wait`, a wait of the current thread for the word at `address`, with the flag that ends it
-/// (`-EINTR`): a handler is to run.
+/// Calls `wait`, a wait of the current thread for the word at `address`, with what ends it
+/// (`-EINTR`) unless it is 0: a handler is to run.
 #[cfg(feature = "libc-waits")]
-pub(crate) fn wait_for_word(address: usize, wait: impl Fn(&AtomicBool) -> isize) -> (isize, Option<Arrived>) {
-    static NEVER: AtomicBool = AtomicBool::new(false);
+pub(crate) fn wait_for_word(
+    address: usize,
+    wait: impl FnOnce(&AtomicU8) -> isize,
+) -> (isize, Option<Arrived>) {
+    static NEVER: AtomicU8 = AtomicU8::new(0);
     let Some(me) = RESIDENT.get() else { return (wait(&NEVER), None) };
-    // SeqCst, as the store of `signalled` in `arrived`: either the home finds the word, or the wait
-    // finds the flag.
+    begin_call();
+    // SeqCst, as the store of `handlers` in `arrived`: either the home finds the word, or the wait
+    // finds the handlers.
     me.word.store(address, Ordering::SeqCst);
-    let mut result = wait(&me.signalled);
-    let mut signalled = me.signalled.load(Ordering::SeqCst);
-    while result == -(libc::EINTR as isize) && !signalled {
-        // The handler has run beside.
-        result = wait(&me.signalled);
-        signalled = me.signalled.load(Ordering::SeqCst);
-    }
+    let result = wait(&me.handlers);
     me.word.store(0, Ordering::Relaxed);
-    if !signalled {
+    if me.handlers.load(Ordering::SeqCst) == 0 {
         return (result, None);
     }
-    let arrived = go_home_unseen().map(|home| {
+    let arrived = return_home().map(|home| {
         let restarts = home.interrupted.is_none_or(|interrupted| interrupted.restarts);
         Arrived { mask: home.mask, restarts }
     });
     (result, arrived)
-}
-
-/// Returns whether `address` is code of the C library or the dynamic linker.
-pub(crate) fn is_libc(address: usize) -> bool {
-    LIBC.get().is_some_and(|ranges| ranges.iter().any(|range| range.contains(&address)))
-}
-
-fn find_libc() -> Vec<core::ops::Range<usize>> {
-    unsafe extern "C" fn visit(info: *mut libc::dl_phdr_info, _: usize, data: *mut libc::c_void) -> i32 {
-        // SAFETY: dl_iterate_phdr passes a valid info, whose name is a string and whose headers are
-        // an array, and our list.
-        unsafe {
-            let (info, ranges) = (&*info, &mut *data.cast::<Vec<core::ops::Range<usize>>>());
-            let name = core::ffi::CStr::from_ptr(info.dlpi_name).to_bytes();
-            let file = name.rsplit(|&byte| byte == b'/').next().unwrap_or(name);
-            if !file.starts_with(b"libc.so") && !file.starts_with(b"ld-linux") {
-                return 0;
-            }
-            for header in core::slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) {
-                if header.p_type == libc::PT_LOAD && header.p_flags & libc::PF_X != 0 {
-                    let start = (info.dlpi_addr + header.p_vaddr) as usize;
-                    ranges.push(start..start + header.p_memsz as usize);
-                }
-            }
-        }
-        0
-    }
-    let mut ranges = Vec::new();
-    // SAFETY: the callback matches its data.
-    unsafe { libc::dl_iterate_phdr(Some(visit), (&raw mut ranges).cast()) };
-    ranges
 }
 
 /// Makes a home for the calling thread, an ordinary one; `None` if there is no memory.
@@ -444,10 +496,10 @@ fn make() -> Option<&'static Resident> {
         unused: AtomicU8::new(0),
         mask: AtomicU64::new(0),
         returning: SpinLock::new(None),
-        signalled: AtomicBool::new(false),
-        restarts: AtomicBool::new(true),
+        handlers: AtomicU8::new(0),
         waits: SpinLock::new(None),
         word: AtomicUsize::new(0),
+        is_masked: AtomicBool::new(false),
     })))
 }
 
@@ -495,10 +547,9 @@ fn await_context(me: &Resident) -> (Runnable, bool) {
                 set_mask(me.mask.load(Ordering::Relaxed) | bit(credentials::SIGNAL));
                 set_mask(!FAULTS);
                 awaited = false;
-                // The handler has run, and ends no later wait. A signal that came meanwhile is
-                // pending, and is taken next. A wait that `arrived` has ended goes on.
-                me.restarts.store(true, Ordering::Relaxed);
-                me.signalled.store(false, Ordering::SeqCst);
+                // A signal that came meanwhile is pending, and is taken next.
+                let ran = |handlers| Some(handlers & !DUE | RAN);
+                let _ = me.handlers.fetch_update(Ordering::SeqCst, Ordering::Relaxed, ran);
             }
             None => {}
         }
@@ -524,11 +575,8 @@ fn arrived(me: &Resident, signal: i32, info: &libc::siginfo_t) -> bool {
         set_mask(!FAULTS);
         return false;
     }
-    if disposition == (Disposition::Handler { restarts: false }) {
-        // Before `signalled`, whose SeqCst store makes it visible.
-        me.restarts.store(false, Ordering::Relaxed);
-    }
-    me.signalled.store(true, Ordering::SeqCst);
+    let ends = if disposition == (Disposition::Handler { restarts: false }) { ENDS } else { 0 };
+    me.handlers.fetch_or(DUE | ends, Ordering::SeqCst);
     if let Some(poller) = &*me.waits.lock() {
         poller.wake();
     }

@@ -1,4 +1,4 @@
-//! epoll, poll and select.
+//! epoll and poll.
 
 use super::{answer_int, kernel_side, served};
 use crate::file::{Errno, File, What};
@@ -6,7 +6,7 @@ use crate::kept::{self, Registration};
 use crate::set::Set;
 use crate::{ready, real, start, table};
 use core::time::Duration;
-use libc::{FD_SETSIZE, c_int, c_short, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timespec, timeval};
+use libc::{c_int, epoll_event, nfds_t, pollfd, sigset_t, timespec};
 use std::sync::Arc;
 use tailwater::resident;
 
@@ -122,6 +122,9 @@ unsafe extern "C" fn epoll_pwait(
     // SAFETY: the caller's contract: room for `max` events, which the wait writes before it reads.
     let out = unsafe { core::slice::from_raw_parts_mut(events, max as usize) };
     let time = u64::try_from(ms).ok().map(Duration::from_millis);
+    // Linux does not look for signals if it is not to wait, unlike for poll and select (ep_poll,
+    // fs/eventpoll.c).
+    let mask = if ms == 0 { core::ptr::null() } else { mask };
     // SAFETY: as above.
     unsafe { masked(mask, time, |time| set.wait(out, time)) }
 }
@@ -136,6 +139,9 @@ unsafe extern "C" fn epoll_pwait2(
 ) -> c_int {
     // SAFETY: the caller's contract.
     unsafe {
+        if !is_time(time) {
+            return real::fail(libc::EINVAL);
+        }
         // To the next millisecond, so that no wait ends early.
         let ms = duration(time)
             .map_or(-1, |time| time.as_nanos().div_ceil(1_000_000).min(i32::MAX as u128) as c_int);
@@ -144,56 +150,46 @@ unsafe extern "C" fn epoll_pwait2(
 }
 
 /// Runs a wait with a signal mask of its own, if `mask` is one. A signal that it opens ends the
-/// wait, as one that comes later: `wait` is then called not to wait, and finding nothing means
-/// `EINTR`.
+/// wait, whether it came before or comes later: `wait` is then called not to wait, and finding
+/// nothing means `EINTR`.
 ///
 /// # Safety
 /// `mask` is null or valid.
-unsafe fn masked(
+pub unsafe fn masked(
     mask: *const sigset_t,
     time: Option<Duration>,
     wait: impl FnOnce(Option<Duration>) -> Result<usize, Errno>,
 ) -> c_int {
-    if mask.is_null() {
-        return answer_int(wait(time).map(|found| found as c_int));
-    }
-    let mut before = core::mem::MaybeUninit::<sigset_t>::uninit();
-    let has_handled = resident::go_home().is_some() && time != Some(Duration::ZERO);
-    // SAFETY: the caller's contract. Handlers of signals that the mask opens run here.
-    let is_over = unsafe {
-        let is_over = opens_pending(mask) || has_handled;
-        real::pthread_sigmask(libc::SIG_SETMASK, mask, before.as_mut_ptr());
-        is_over
+    // SAFETY: the caller's contract. The kernel has the first word of the C library's set.
+    let bits = unsafe { mask.cast::<u64>().as_ref() };
+    let result = match bits {
+        Some(&bits) if resident::mask() != Some(bits) => {
+            let has_handled = resident::go_home().is_some() && time != Some(Duration::ZERO);
+            resident::with_mask(bits, |is_due| {
+                if !is_due && !has_handled {
+                    return wait(time);
+                }
+                let found = wait(Some(Duration::ZERO))?;
+                if found > 0 {
+                    return Ok(found);
+                }
+                resident::go_home();
+                Err(libc::EINTR)
+            })
+        }
+        _ => wait(time),
     };
-    resident::enter();
-    let result = match wait(if is_over { Some(Duration::ZERO) } else { time }) {
-        Ok(0) if is_over => Err(libc::EINTR),
-        result => result,
-    };
-    resident::go_home();
-    // SAFETY: the mask was written above.
-    unsafe { real::pthread_sigmask(libc::SIG_SETMASK, before.as_ptr(), core::ptr::null_mut()) };
     answer_int(result.map(|found| found as c_int))
 }
 
-/// Returns whether a signal with a handler is pending that `mask` does not block.
+/// Returns whether a wait can have this time: the kernel refuses others (`EINVAL`).
 ///
 /// # Safety
-/// `mask` is valid.
-unsafe fn opens_pending(mask: *const sigset_t) -> bool {
-    // SAFETY: room for a set and an action; the caller's contract.
-    unsafe {
-        let mut pending = core::mem::zeroed::<sigset_t>();
-        libc::sigpending(&raw mut pending);
-        (1..libc::SIGRTMAX()).any(|signal| {
-            let mut action = core::mem::zeroed::<libc::sigaction>();
-            libc::sigismember(&raw const pending, signal) == 1
-                && libc::sigismember(mask, signal) == 0
-                && libc::sigaction(signal, core::ptr::null(), &raw mut action) == 0
-                && action.sa_sigaction != libc::SIG_IGN
-                && action.sa_sigaction != libc::SIG_DFL
-        })
-    }
+/// `time` is null or valid.
+pub unsafe fn is_time(time: *const timespec) -> bool {
+    // SAFETY: the caller's contract.
+    let time = unsafe { time.as_ref() };
+    time.is_none_or(|time| time.tv_sec >= 0 && (0..1_000_000_000).contains(&time.tv_nsec))
 }
 
 /// Returns a time of the C interface; `None` for a null pointer.
@@ -210,6 +206,7 @@ pub unsafe fn duration(time: *const timespec) -> Option<Duration> {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, ms: c_int) -> c_int {
     let time = u64::try_from(ms).ok().map(Duration::from_millis);
+    resident::begin_call();
     // SAFETY: the caller's contract.
     answer_int(ready::poll(unsafe { slice(fds, count) }, time).map(|found| found as c_int))
 }
@@ -230,8 +227,12 @@ unsafe extern "C" fn ppoll(
     time: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
+    resident::begin_call();
     // SAFETY: the caller's contract.
     unsafe {
+        if !is_time(time) {
+            return real::fail(libc::EINVAL);
+        }
         let fds_here = slice(fds, count);
         if ready::served(fds_here).is_none() {
             let is_over = resident::go_home().is_some() && duration(time) != Some(Duration::ZERO);
@@ -268,87 +269,4 @@ unsafe fn slice<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
     }
     // SAFETY: the caller's contract.
     unsafe { core::slice::from_raw_parts_mut(fds, count as usize) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn select(
-    count: c_int,
-    reads: *mut fd_set,
-    writes: *mut fd_set,
-    excepts: *mut fd_set,
-    time: *mut timeval,
-) -> c_int {
-    // SAFETY: the caller's contract.
-    unsafe {
-        let limit = time.as_ref().map(|time| timespec {
-            tv_sec: time.tv_sec + time.tv_usec / 1_000_000,
-            tv_nsec: time.tv_usec % 1_000_000 * 1000,
-        });
-        let limit = limit.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
-        pselect(count, reads, writes, excepts, limit, core::ptr::null())
-    }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pselect(
-    count: c_int,
-    reads: *mut fd_set,
-    writes: *mut fd_set,
-    excepts: *mut fd_set,
-    time: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    let sets = [reads, writes, excepts];
-    let wishes = ready::of_select();
-    // SAFETY: the caller's contract.
-    unsafe {
-        let mut fds = Vec::new();
-        for fd in 0..count.clamp(0, FD_SETSIZE as c_int) {
-            let asked = |(set, (ask, _)): (&*mut fd_set, &(c_short, c_short))| {
-                if !set.is_null() && libc::FD_ISSET(fd, *set) { *ask } else { 0 }
-            };
-            let events = sets.iter().zip(&wishes).map(asked).fold(0, |all, one| all | one);
-            if events != 0 {
-                fds.push(pollfd { fd, events, revents: 0 });
-            }
-        }
-        if ready::served(&fds).is_none() {
-            let is_over = resident::go_home().is_some() && duration(time) != Some(Duration::ZERO);
-            if is_over && ready::poll(&mut fds, Some(Duration::ZERO)) == Ok(0) {
-                return real::fail(libc::EINTR);
-            }
-            let time = if is_over { &raw const ready::NOW } else { time };
-            return real::pselect(count, reads, writes, excepts, time, mask);
-        }
-        masked(mask, duration(time), |left| {
-            let found = ready::poll(&mut fds, left)?;
-            // A wait that a handler ends leaves the sets as they are.
-            if found == 0 && left != duration(time) { Ok(0) } else { report(&fds, sets, &wishes) }
-        })
-    }
-}
-
-/// Writes the result of a select(2); returns the number of bits.
-///
-/// # Safety
-/// As select(2) for the sets.
-unsafe fn report(
-    fds: &[pollfd],
-    sets: [*mut fd_set; 3],
-    wishes: &[(c_short, c_short); 3],
-) -> Result<usize, Errno> {
-    if fds.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
-        return Err(libc::EBADF);
-    }
-    let mut found = 0;
-    for (set, (ask, bits)) in sets.into_iter().zip(wishes).filter(|(set, _)| !set.is_null()) {
-        // SAFETY: the caller's contract.
-        unsafe { libc::FD_ZERO(set) };
-        for fd in fds.iter().filter(|fd| fd.events & ask != 0 && fd.revents & bits != 0) {
-            // SAFETY: as above.
-            unsafe { libc::FD_SET(fd.fd, set) };
-            found += 1;
-        }
-    }
-    Ok(found)
 }

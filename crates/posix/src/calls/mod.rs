@@ -12,6 +12,7 @@ mod events;
 mod io;
 mod kernel_side;
 mod process;
+mod select;
 mod sockets;
 
 use crate::file::{Errno, File, What};

@@ -401,11 +401,13 @@ impl Destructors {
     /// Runs and forgets all destructors, including those registered meanwhile.
     ///
     /// # Safety
-    /// The caller is the thread that owns the list, and its closure has returned.
+    /// 1. The caller is the thread that owns the list.
+    /// 2. Its closure has returned.
     pub unsafe fn run(&self) {
-        // SAFETY: only the owner uses the list; the borrow ends before the destructor runs.
+        // SAFETY: only the owner uses the list (point 1); the borrow ends before the destructor
+        // runs.
         while let Some((destructor, object)) = unsafe { (*self.0.get()).pop() } {
-            // SAFETY: by point 2 of `push`; it has left the list.
+            // SAFETY: by point 2 of `push`: the thread ends (point 2), and it has left the list.
             unsafe { destructor(object) };
         }
         // SAFETY: as above; gives the memory back.

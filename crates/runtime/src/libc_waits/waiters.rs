@@ -102,9 +102,9 @@ pub unsafe fn word<'a>(address: usize) -> &'a AtomicU32 {
 }
 
 /// Waits, on a user thread that may, while the word of `call` has the value expected; until a wake
-/// with one of `bits`, the deadline, or an [`interrupt`], before which `ends` is set. Returns what
-/// futex(2) does.
-pub fn wait(call: &Call, bits: u32, deadline: Option<Cycles>, ends: &AtomicBool) -> isize {
+/// with one of `bits`, the deadline, or an [`interrupt`], before which `ends` is set to other than
+/// 0. Returns what futex(2) does.
+pub fn wait(call: &Call, bits: u32, deadline: Option<Cycles>, ends: &AtomicU8) -> isize {
     let index = bucket_of(call.address);
     let (counts, lists) = (bucket(index), waiters(index));
     let thread = current_uthread().expect("a user thread waits here");
@@ -115,7 +115,7 @@ pub fn wait(call: &Call, bits: u32, deadline: Option<Cycles>, ends: &AtomicBool)
     let changed = unsafe { word(call.address) }.load(Ordering::Acquire) != call.value;
     // SeqCst: see `resident::wait_for_word`. Under the lock: an `interrupt` that finds the waiter
     // not linked yet is seen here.
-    if changed || ends.load(Ordering::SeqCst) {
+    if changed || ends.load(Ordering::SeqCst) != 0 {
         drop(list);
         counts.remove_user();
         return -(if changed { libc::EAGAIN } else { libc::EINTR } as isize);

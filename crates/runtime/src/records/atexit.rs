@@ -36,7 +36,7 @@ pub fn keep_all() {
 }
 
 unsafe extern "C" fn run_own(_: *mut c_void) {
-    // SAFETY: the list is the calling thread's, which ends.
+    // SAFETY: 1. the list is the calling thread's. 2. That ends.
     OWN.with(|own| unsafe { own.run() });
 }
 

@@ -69,7 +69,7 @@ unsafe fn finish<F, T>(data: *mut u8) -> Option<Runnable> {
     let joiner = unsafe {
         completer.finish(
             #[cold]
-            // SAFETY: on the thread that owns them; its closure has returned. The result's
+            // SAFETY: 1. on the thread that owns them. 2. Its closure has returned; the result's
             // destructor may have registered some.
             || me.destructors.run(),
         )
