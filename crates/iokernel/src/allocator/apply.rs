@@ -67,8 +67,11 @@ impl Allocator {
         if let Some(from) = victim {
             if !has_started {
                 // Its start is overdue. It has not seen its grant, and cannot be asked to cede.
-                late = Some((from, self.cores[at].since));
+                let since = self.cores[at].since;
+                late = Some((from, since));
                 self.take_back(world, at, from, now, now);
+                let waited = now.saturating_sub(since);
+                self.charge_late_service(world, at, from.runtime, Some(runtime), waited, now);
             } else {
                 let Some(kind) = take_from(world, from, only_if_idle) else {
                     return self.lose_idle(world, from, started, now);

@@ -626,7 +626,7 @@ fn services_pay_once_their_cores_are_taken_from_them_while_a_service_of_another_
         sandbox.tick();
         sandbox.alloc.observation.set_demoted(RuntimeId(3), demoted);
         (0..51).for_each(|_| {
-            sandbox.alloc.charge_bypassed(&mut sandbox.world, 0, RuntimeId(0), 20_000, sandbox.now);
+            sandbox.alloc.charge_late_service(&mut sandbox.world, 0, RuntimeId(0), None, 20_000, sandbox.now);
         });
         assert_eq!(sandbox.world.owes_cores(RuntimeId(0), sandbox.now), pays, "{tenant} {waits} {demoted}");
     }

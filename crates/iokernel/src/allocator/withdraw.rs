@@ -17,11 +17,11 @@
 //! What a service has waited for a core of a best-effort program, because a kthread did not start
 //! on it or did not cede it before it was signalled, is charged to the program's tenant
 //! ([`tenant`](crate::tenant)), and so is the time of a core that it asked for and did not use. A
-//! service that is late pays once it is bypassed, and for services of other tenants only: one
-//! without poll points cedes within 20 us of its signal, and owes nothing. The services that wait
-//! are the next owner of the core and all that have work, no core, and may have this one: otherwise
-//! many programs of one user, each of which is late, would hand a core on among themselves at no
-//! cost.
+//! service that is late pays once it is bypassed, or has not started for so long that another one
+//! takes the core, and for services of other tenants only: one without poll points cedes within 20
+//! us of its signal, and owes nothing. The services that wait are the claimant or next owner of the
+//! core and all that have work, no core, and may have this one: otherwise many programs of one
+//! user, each of which is late, would hand a core on among themselves at no cost.
 //!
 //! Programs whose tenant owes too much are
 //! [demoted](tailwater_sched::alloc::RuntimeLook::is_demoted): they compete as best-effort ones,
@@ -83,7 +83,8 @@ impl Allocator {
             runtime.groups.lose(from.index);
         }
         self.follow(world, at, next, kind, decided, now);
-        self.charge_bypassed(world, at, from.runtime, now.saturating_sub(decided), now);
+        let waited = now.saturating_sub(decided).min(self.timing.grace + self.bounds.bypass);
+        self.charge_late_service(world, at, from.runtime, None, waited, now);
         self.look_beside(world, from, now);
         if matches!(next, Ok(None)) {
             self.announce(at);
@@ -243,14 +244,16 @@ impl Allocator {
         }
     }
 
-    /// Charges a service whose core at `at` was taken from it, `waited` after the decision, if a
-    /// service of another tenant has waited for that core meanwhile: its next owner, or one that
-    /// has work and no core. What the polling thread was late itself is not charged.
-    pub(super) fn charge_bypassed(
+    /// Charges a service from which the core at `at` was taken because it had not ceded it, or not
+    /// started on it, if a service of another tenant has waited for that core meanwhile: the
+    /// `claimant`, the next owner, or one that has work and no core. What the polling thread was
+    /// late itself is not charged.
+    pub(super) fn charge_late_service(
         &mut self,
         world: &mut World,
         at: usize,
         late: RuntimeId,
+        claimant: Option<RuntimeId>,
         waited: Cycles,
         now: Cycles,
     ) {
@@ -259,7 +262,7 @@ impl Allocator {
         }
         let next = match self.cores[at].phase {
             Phase::Starting { kthread, .. } => Some(kthread.runtime),
-            _ => None,
+            _ => claimant,
         };
         let tenant = |id| world.runtimes.get(id).map(|runtime| runtime.tenant);
         let could_run = |id| {
@@ -275,8 +278,7 @@ impl Allocator {
                 && (next == Some(id) || could_run(id))
         };
         if self.ledger.runtimes().iter().any(waits) {
-            let waited = waited.min(self.timing.grace + self.bounds.bypass);
-            self.charge_core(world, late, waited, now);
+            self.charge_core(world, late, waited.min(self.bounds.longest_wait), now);
         }
     }
 

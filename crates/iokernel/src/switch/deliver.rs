@@ -124,6 +124,9 @@ impl Switch {
         lender: &mut impl Lender,
         now: Cycles,
     ) -> Delivery {
+        if matches!(origin, Origin::Port(_)) && !GROUP {
+            self.note_addressee(id);
+        }
         let unserved = match world.runtimes.get_mut(id) {
             Some(runtime) if !runtime.is_ended => {
                 let unserved = runtime.groups.is_unserved();

@@ -14,9 +14,9 @@
 //! [`Lender::hold`]: crate::world::Lender::hold
 //!
 //! An iteration takes frames out of egress rings for [4 us](Timing::iteration), in the
-//! [turns](crate::tenant::turns) of the tenants, and [`PORT_BUDGET`](tailwater_ports::PORT_BUDGET)
-//! frames out of each port. So hand-offs are followed every few microseconds however much traffic
-//! there is.
+//! [turns](crate::tenant::turns) of the tenants, and frames out of each port for as long, at most
+//! [`PORT_BUDGET`]. Reading a port is charged to the turns of the tenants that the frames are for.
+//! So hand-offs are followed every few microseconds however much traffic there is.
 //!
 //! | module | does |
 //! |---|---|
@@ -41,6 +41,7 @@
 //! | more frames than its receivers or a port take | dropped and counted once it has had its share of the ring or of the port's queue ([`shares`]) |
 //! | broadcasts and multicasts without end | dropped beyond a number of copies ([`broadcast`]), and always before unicast |
 //! | more frames than its turn takes | they wait in its rings |
+//! | answers to a flood from a port | they wait for the turns of others: its tenant pays for the reading ([`ports`]) |
 //! | a frame that it passes on to the [earlier instance](crate::control::directory) of its program, or says so of | it reaches that one alone, unchecked: both are of one tenant |
 //! | frames to a port above the network's MTU | dropped and counted, no offence: a sender cannot know that a peer has moved |
 //! | frames without end from a best-effort program to a service | they take a sixteenth of a core ([`crate::tenant`]) |
@@ -66,7 +67,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use tailwater_ports::{Attachment, Port};
+use tailwater_ports::{Attachment, PORT_BUDGET, Port};
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::ring::FrameBuffer;
 use tailwater_shm::{Clock, Cycles};
@@ -118,6 +119,8 @@ pub(crate) struct Switch {
     corked: Vec<KthreadId>,
     /// Receivers of the present broadcast; kept for its memory.
     receivers: Vec<RuntimeId>,
+    /// Programs that the frames of the port that is being polled are for, and how many for each.
+    addressees: Vec<(RuntimeId, u32)>,
     moves: Moves,
     /// The present frame took long, and the clock is to be read.
     slow: bool,
@@ -141,8 +144,8 @@ pub(crate) struct Switch {
 bounds! {
     /// The switch's bounds on time.
     struct Timing {
-        /// A turn, and all turns of an iteration. A frame between programs takes 80 ns, one to a
-        /// TAP device 2 us (2-vCPU VM).
+        /// A turn, and all turns of an iteration; reading a port takes as long. A frame between
+        /// programs takes 80 ns, one to a TAP device 2 us, one from it 1 us (2-vCPU VM).
         turn = 2 us,
         iteration = 4 us,
         /// Longest time of a turn that is charged: a longer one is not the tenant's fault.
@@ -163,6 +166,8 @@ struct PortLine {
     local: bool,
     /// Time of its last poll.
     polled: Cycles,
+    /// Number of frames that it may inject in the next poll.
+    budget: usize,
     /// The senders' shares of its queues.
     shares: Vec<Shares>,
 }
@@ -211,6 +216,7 @@ impl Switch {
                     port: Some(port),
                     dirty: false,
                     polled: 0,
+                    budget: PORT_BUDGET,
                     shares: Vec::new(),
                 })
                 .collect(),
@@ -223,6 +229,7 @@ impl Switch {
             whole: Some(FrameBuffer::new()),
             corked: Vec::new(),
             receivers: Vec::new(),
+            addressees: Vec::new(),
             moves: Moves::default(),
             slow: false,
             broadcasts: BroadcastLimit(config.broadcast_copies),

@@ -1,8 +1,20 @@
 //! Frames out of ports: every port injects up to its budget, and the switch routes each frame at
 //! once.
+//!
+//! A port is read for as long as all turns of an iteration take together: its budget is the number
+//! of frames that took so long at its last poll, one at least. Reading a TAP device is a system
+//! call of 1 us for each frame, so without that a flood from Linux would keep every frame of a
+//! service waiting for 32 of them.
+//!
+//! Who sent a frame from a port is not known to be anyone's tenant, so the time is charged to the
+//! tenants that the frames are for, in equal parts for each frame, also for those that a rule or a
+//! full ring drops. It is charged to their [turns](crate::tenant::turns): while others send, the
+//! answers of a program that is flooded wait. Time for frames that are for no program, for groups
+//! or for other ports is charged to none; the budget bounds it.
 
 use std::net::{IpAddr, Ipv4Addr};
 use tailwater_ports::{Delivery, Inject, PORT_BUDGET};
+use tailwater_sched::RuntimeId;
 use tailwater_shm::Cycles;
 use tailwater_shm::ring::{FIRST_LINE_FRAME, MIN_FRAME};
 use tailwater_wire::MacAddr;
@@ -22,15 +34,21 @@ impl Switch {
         for number in 0..self.ports.len() {
             let Some(mut port) = self.ports[number].port.take() else { continue };
             let polled = core::mem::replace(&mut self.ports[number].polled, now);
+            let budget = self.ports[number].budget;
             let origin = number as u16;
+            self.addressees.clear();
+            let began = (self.stopwatch)();
             let mut injector = Injector { switch: self, world, lender, origin, now, polled };
-            let result = port.poll(now, PORT_BUDGET, &mut injector);
+            let result = port.poll(now, budget, &mut injector);
             self.uncork(world);
             match result {
                 Ok(count) => {
                     injected += count;
                     self.ports[number].port = Some(port);
                     self.flush_answers(origin, world, now);
+                    if count > 0 {
+                        self.charge_reading(number, count, began, world);
+                    }
                 }
                 Err(error) => {
                     world.stats.ports()[number].failed.set(1);
@@ -42,6 +60,30 @@ impl Switch {
             self.flush();
         }
         injected
+    }
+
+    /// Charges the tenants that frames were for with the time since `began`, in which a port has
+    /// injected `count` of them, and sets the port's next budget.
+    fn charge_reading(&mut self, port: usize, count: usize, began: Cycles, world: &mut World) {
+        let took = (self.stopwatch)().saturating_sub(began).max(1);
+        let fit = self.timing.iteration.saturating_mul(count as Cycles) / took;
+        self.ports[port].budget = fit.clamp(1, PORT_BUDGET as Cycles) as usize;
+        for (id, frames) in self.addressees.drain(..) {
+            let Some(runtime) = world.runtimes.get(id) else { continue };
+            let (tenant, class) = (runtime.tenant, runtime.spec.class);
+            let tenant = world.runtimes.tenants.get_mut(tenant);
+            let part = took * Cycles::from(frames) / count as Cycles;
+            self.turns.charge_reading(&mut tenant.tag, class, part, self.timing.longest_turn);
+        }
+    }
+
+    /// Notes that a frame of the port that is being polled is for this program.
+    #[inline]
+    pub(super) fn note_addressee(&mut self, id: RuntimeId) {
+        match self.addressees.iter_mut().find(|(other, _)| *other == id) {
+            Some((_, frames)) => *frames += 1,
+            None => self.addressees.push((id, 1)),
+        }
     }
 }
 

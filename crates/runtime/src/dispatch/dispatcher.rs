@@ -1,12 +1,12 @@
 //! The interface of a dispatcher: starting it, submitting requests, reading its counters.
 
-use super::board::{Board, Offer};
 use super::dedicated::Groups;
 use super::pool::{Pool, Task};
 use super::publish::Entries;
 use super::server::Server;
 use super::settings::Settings;
 use super::stats::ClassStats;
+use super::table::{Offer, RequestTable};
 use super::threads::Threads;
 use crate::ground::guard::NoPreempt;
 use crate::records::request;
@@ -219,7 +219,7 @@ impl<P: Send + 'static> Dispatcher<P> {
     pub(super) fn drop_unsubmitted(&self, request: &Request) {
         match self.0 {
             Kind::Inline(server) => {
-                server.pool.lock().board.drop_unsubmitted(request.class);
+                server.pool.lock().table.drop_unsubmitted(request.class);
                 server.changes.note();
             }
             Kind::Dedicated(groups) => groups.drop_unsubmitted(request.class),
@@ -230,9 +230,9 @@ impl<P: Send + 'static> Dispatcher<P> {
     pub fn stats(&self) -> Vec<ClassStats> {
         match self.0 {
             Kind::Inline(server) => {
-                let classes = server.pool.lock().board.stats().len();
+                let classes = server.pool.lock().table.stats().len();
                 // One at a time: a copy takes about a microsecond, and lanes wait for the lock.
-                (0..classes).map(|class| server.pool.lock().board.stats()[class].clone()).collect()
+                (0..classes).map(|class| server.pool.lock().table.stats()[class].clone()).collect()
             }
             Kind::Dedicated(groups) => groups.stats(),
         }
@@ -249,7 +249,7 @@ fn start_inline<P: Send + 'static>(
     let lanes = runtime.kthreads.len().min(MAX_WORKERS);
     let slice =
         settings.quantum().map_or(Cycles::MAX, |quantum| runtime.clock.from_ns(quantum.as_nanos() as u64));
-    let pool = Pool::new(Board::new(settings, lanes)?, lanes);
+    let pool = Pool::new(RequestTable::new(settings, lanes)?, lanes);
     let server = Server::leak(pool, runtime, slice, settings.stack_size, init_per_core, handle);
     let mut threads = Vec::with_capacity(lanes);
     let made = (0..lanes as u32).try_for_each(|lane| {

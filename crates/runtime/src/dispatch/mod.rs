@@ -68,7 +68,6 @@
 //! A handler without poll points is preempted by a signal, after some milliseconds, unless user
 //! threads share their thread-locals (`RuntimeBuilder::shared_tls`).
 
-mod board;
 mod dedicated;
 mod dispatcher;
 mod places;
@@ -79,6 +78,7 @@ mod settings;
 mod shares;
 mod spares;
 mod stats;
+mod table;
 #[cfg(feature = "tcp")]
 mod tcp;
 mod threads;

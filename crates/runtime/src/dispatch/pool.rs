@@ -1,13 +1,14 @@
 //! The lanes of a dispatcher and its threads without a request: what its lock protects.
 //!
-//! Owns the [`Board`], the spare threads and the thread that runs each lane's request. Makes no
-//! thread and queues none: it returns those that its caller makes runnable after it has unlocked.
+//! Owns the [`RequestTable`], the spare threads and the thread that runs each lane's request. Makes
+//! no thread and queues none: it returns those that its caller makes runnable after it has
+//! unlocked.
 //!
 //! Each lane is at any time in one place: a thread runs it, a thread that was given it is on its
 //! way, or the lane idles.
 
-use super::board::{Board, Number};
 use super::spares::Spares;
+use super::table::{Number, RequestTable};
 use crate::ground::spin::SpinLock;
 use crate::records::request;
 use crate::records::serving::RequestThread;
@@ -66,7 +67,7 @@ impl Spare {
 
 /// See the module documentation.
 pub struct Pool<P> {
-    pub board: Board<Work<P>, Suspended>,
+    pub table: RequestTable<Work<P>, Suspended>,
     /// The thread that runs each lane's request.
     pub running: Box<[Option<&'static RequestThread>]>,
     pub spares: Spares,
@@ -74,8 +75,8 @@ pub struct Pool<P> {
 
 impl<P> Pool<P> {
     /// Returns a pool without threads, whose lanes all have to ask once.
-    pub fn new(board: Board<Work<P>, Suspended>, lanes: usize) -> Self {
-        Self { board, running: vec![None; lanes].into(), spares: Spares::new(lanes) }
+    pub fn new(table: RequestTable<Work<P>, Suspended>, lanes: usize) -> Self {
+        Self { table, running: vec![None; lanes].into(), spares: Spares::new(lanes) }
     }
 
     /// Takes `lane` from the thread of its request; returns the thread that asks for it, as

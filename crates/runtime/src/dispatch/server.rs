@@ -24,11 +24,11 @@
 //!
 //! [`Settings::blocked`]: super::Settings::blocked
 
-use super::board::{Blocked, Next, Offer, Preempted};
 use super::dispatcher::queue_traced;
 use super::pool::{Place, Pool, Spare, Suspended, Task, Work};
 use super::publish::Changes;
 use super::spares::Spares;
+use super::table::{Blocked, Next, Offer, Preempted};
 use super::threads::{HasSpares, Maker, Threads};
 use crate::ground::guard::NoPreempt;
 use crate::ground::spin::{SpinGuard, SpinLock};
@@ -110,7 +110,7 @@ impl<P: Send + 'static> Server<P> {
 
     /// Publishes what others read without the lock.
     pub fn publish(&self, pool: &Pool<P>) {
-        self.waiting.store(pool.board.waiting(), Relaxed);
+        self.waiting.store(pool.table.waiting(), Relaxed);
     }
 
     /// Queues a request.
@@ -123,7 +123,7 @@ impl<P: Send + 'static> Server<P> {
         // Before the request is in the queue, where another kthread may begin it at once.
         let work = Work { payload, traced: queue_traced(&guard, offer.class) };
         let mut pool = self.pool.lock();
-        let submitted = pool.board.submit(now, offer, work);
+        let submitted = pool.table.submit(now, offer, work);
         let submitted = submitted.map(|reaction| pool.apply(reaction));
         self.publish(&pool);
         drop(pool);
@@ -158,13 +158,13 @@ impl<P: Send + 'static> Server<P> {
         let lane = match task {
             Task::Begin(lane) | Task::Ask(lane) => Some(lane),
             Task::Finish { number, panicked, ended } => {
-                let lane = pool.board.finish(number, self.time(ended.unwrap_or(at)), panicked);
+                let lane = pool.table.finish(number, self.time(ended.unwrap_or(at)), panicked);
                 lane.inspect(|lane| pool.running[lane.index()] = None)
             }
             Task::End => None,
         };
         let Some(lane) = lane else { return leave(pool, me, None) };
-        let (next, reaction) = pool.board.next(lane, self.time(at));
+        let (next, reaction) = pool.table.next(lane, self.time(at));
         let called = pool.apply(reaction);
         self.publish(&pool);
         let choice = match next {
@@ -256,10 +256,10 @@ impl<P: Send + 'static> Requests for Server<P> {
         }
         let now = self.time(clock::now());
         let number = thread.number();
-        let Ok(mut pool) = self.lock_with_spare(|pool| pool.board.may_preempt(number)) else {
+        let Ok(mut pool) = self.lock_with_spare(|pool| pool.table.may_preempt(number)) else {
             return Err(runnable);
         };
-        let called = match pool.board.preempt(number, now, Suspended { thread, runnable }) {
+        let called = match pool.table.preempt(number, now, Suspended { thread, runnable }) {
             Ok(Preempted::Free(lane)) => Some(pool.hand_over(lane)),
             Ok(Preempted::Queued(reaction)) => pool.apply(reaction),
             Err(suspended) => return Err(suspended.runnable),
@@ -272,11 +272,11 @@ impl<P: Send + 'static> Requests for Server<P> {
 
     fn blocked(&'static self, thread: &'static RequestThread) {
         let (number, now) = (thread.number(), self.time(clock::now()));
-        let (mut pool, leaves) = match self.lock_with_spare(|pool| pool.board.may_leave_lane(number)) {
+        let (mut pool, leaves) = match self.lock_with_spare(|pool| pool.table.may_leave_lane(number)) {
             Ok(pool) => (pool, true),
             Err(pool) => (pool, false),
         };
-        match pool.board.block(number, now, leaves) {
+        match pool.table.block(number, now, leaves) {
             Blocked::Detached => {}
             Blocked::Left(lane) => {
                 let successor = pool.hand_over(lane);
@@ -293,7 +293,7 @@ impl<P: Send + 'static> Requests for Server<P> {
 
     fn unblocked(&'static self, thread: &'static RequestThread) {
         let now = self.time(clock::now());
-        self.pool.lock().board.unblock(thread.number(), now);
+        self.pool.lock().table.unblock(thread.number(), now);
     }
 
     fn is_over(&'static self, thread: &'static RequestThread, now: Cycles) -> (bool, Cycles) {
@@ -303,10 +303,10 @@ impl<P: Send + 'static> Requests for Server<P> {
         }
         let mut pool = self.pool.lock();
         let number = thread.number();
-        if !pool.board.may_preempt(number) {
+        if !pool.table.may_preempt(number) {
             return (false, now.saturating_add(self.slice));
         }
-        match pool.board.quantum(number, self.time(now)) {
+        match pool.table.quantum(number, self.time(now)) {
             Verdict::Preempt => (true, 0),
             Verdict::Again(after) => (false, now.saturating_add(self.runtime.clock.from_ns(after.0))),
             Verdict::RunOn => (false, Cycles::MAX),
@@ -314,7 +314,7 @@ impl<P: Send + 'static> Requests for Server<P> {
     }
 
     fn may_preempt(&self, thread: &RequestThread) -> bool {
-        self.pool.lock().board.may_preempt(thread.number())
+        self.pool.lock().table.may_preempt(thread.number())
     }
 
     fn makes_way(&self) -> bool {

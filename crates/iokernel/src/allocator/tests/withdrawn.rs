@@ -104,3 +104,41 @@ fn the_words_of_a_program_that_can_be_lent_no_core_are_not_read_until_its_kthrea
     (0..3).for_each(|_| sandbox.tick());
     assert_eq!(seen(&sandbox), Some(7));
 }
+
+/// A service is lent the core in each pause of another one, which then has work again, and does not
+/// start. Returns after how many ticks the other one is lent the core, for each time.
+fn waits_for_one_that_does_not_start(user: Option<u32>) -> Vec<u32> {
+    let mut sandbox = Sandbox::new(1, Vec::new());
+    sandbox.add_of(user, 0, 1, 0, LatencyCritical);
+    sandbox.add_of(user, SERVICE, 1, 0, LatencyCritical);
+    sandbox.peer(0).queue(0, 1);
+    let wait = |_| {
+        (0..3).for_each(|_| sandbox.tick());
+        assert!(matches!(sandbox.peer(0).grant(0).0, Grant::Run { .. }));
+        sandbox.peer(SERVICE).queue(0, 1);
+        let now = sandbox.now;
+        sandbox.alloc.wakeup(&mut sandbox.world, RuntimeId(SERVICE), now);
+        let mut ticks = 0;
+        while !sandbox.peer(SERVICE).obey(0) {
+            sandbox.tick();
+            ticks += 1;
+            assert!(ticks < 40, "the service is lent no core");
+        }
+        sandbox.pass(1_000);
+        sandbox.peer(SERVICE).queue(0, 0);
+        sandbox.peer(SERVICE).park(0);
+        sandbox.pass(1_000);
+        ticks
+    };
+    (0..20).map(wait).collect()
+}
+
+#[test]
+fn a_service_that_does_not_start_pays_for_what_one_of_another_tenant_waits() {
+    // A quantum of the services each time, until a millisecond is owed.
+    let waits = waits_for_one_that_does_not_start(None);
+    assert!(waits[..11].iter().all(|&ticks| ticks >= 17), "{waits:?}");
+    assert_eq!(waits[11..], [0; 9], "{waits:?}");
+    let waits = waits_for_one_that_does_not_start(Some(7));
+    assert!(waits.iter().all(|&ticks| ticks >= 17), "nothing is charged within a tenant: {waits:?}");
+}

@@ -9,8 +9,9 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::Cycles;
 use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_testkit::frames::udp;
+use tailwater_wire::MacAddr;
 
-use super::{ELSEWHERE, TURN_FRAMES, ip, two_running};
+use super::{ELSEWHERE, TURN_FRAMES, ip, station, two_running};
 use crate::fixture::{Sandbox, measure_as};
 
 /// Frames that the receiver reads in each iteration.
@@ -267,6 +268,77 @@ fn a_turn_ends_with_the_frame_to_a_port_that_takes_as_long() {
         assert_eq!(came[0].load(Ordering::Relaxed), round);
     }
     measure_as(0);
+}
+
+/// A station's address, and a frame of it for this runtime.
+fn from_station(id: u32) -> (MacAddr, Vec<u8>) {
+    let mac = MacAddr([2, 0, 0, 0, 0, 0x99]);
+    let mut frame = udp(ip(0), ip(id), (5, 7), 60);
+    frame[6..12].copy_from_slice(&mac.0);
+    frame[26..30].copy_from_slice(&ELSEWHERE.octets());
+    (mac, frame)
+}
+
+#[test]
+fn a_port_is_read_for_as_long_as_all_turns_of_an_iteration() {
+    let (mac, frame) = from_station(0);
+    let (port, wire) = station(mac, Some(ELSEWHERE));
+    let mut sandbox = two_running(vec![port]);
+    let time = sandbox.switch.timing.iteration;
+    let mut read = |time: Cycles| {
+        while wire.send(&frame) {}
+        measure_as(time);
+        let before = sandbox.world.stats.ports()[0].injected.get();
+        sandbox.pass(1_000);
+        measure_as(0);
+        while sandbox.peer(0).receive(0).is_some() {}
+        sandbox.world.stats.ports()[0].injected.get() - before
+    };
+    // Whatever the number, this is how long it took.
+    let slow: Vec<u64> = (0..5).map(|_| read(4 * time)).collect();
+    assert_eq!(slow, [32, 8, 2, 1, 1]);
+    let fast: Vec<u64> = (0..4).map(|_| read(time / 8)).collect();
+    assert_eq!(fast, [1, 8, 32, 32]);
+}
+
+/// Runtimes 0 and 1 send without end, and a station sends runtime 0 a frame in each iteration, if
+/// it `sends`. A turn and reading the frame take 2 us each. Returns how many frames each has sent.
+fn sent_beside_a_station(sends: bool) -> [u64; 2] {
+    let (mac, frame) = from_station(0);
+    let (port, wire) = station(mac, Some(ELSEWHERE));
+    let mut sandbox = two_running(vec![port]);
+    let moved = |sandbox: &Sandbox, id| {
+        sandbox.world.runtimes.get(RuntimeId(id)).unwrap().stats.counters.tx_frames.get()
+    };
+    let mut queued = [0; 2];
+    measure_as(sandbox.switch.timing.turn);
+    for _ in 0..1_000 {
+        if sends {
+            wire.send(&frame);
+        }
+        for id in 0..2 {
+            let queued = &mut queued[id as usize];
+            while *queued < moved(&sandbox, id) + TURN_FRAMES as u64 {
+                sandbox.peer(id).send_udp(0, ELSEWHERE, 5);
+                *queued += 1;
+            }
+        }
+        sandbox.pass(1_000);
+        while sandbox.peer(0).receive(0).is_some() {}
+        while wire.receive().is_some() {}
+    }
+    measure_as(0);
+    [0, 1].map(|id| moved(&sandbox, id))
+}
+
+#[test]
+fn a_program_pays_with_its_turns_for_what_is_read_from_a_port_for_it() {
+    let [flooded, other] = sent_beside_a_station(false);
+    assert_eq!(flooded, other);
+    // A turn takes 4 us, and there is one in each iteration. Of those the flooded program has a
+    // quarter, for 2 us are read for it in each.
+    let [flooded, other] = sent_beside_a_station(true);
+    assert!((flooded * 3).abs_diff(other) < other / 20, "{flooded} and {other}");
 }
 
 #[test]

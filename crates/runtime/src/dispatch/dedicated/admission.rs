@@ -1,8 +1,8 @@
 //! Counts the requests of a dispatcher that no worker has yet: the bound of its queue.
 //!
 //! Owns the count of these requests, one word. A thread that submits adds a request; the thread
-//! that holds the desk's lock takes the request out *before* it puts it into a mailbox. So when a
-//! request begins, its place in the queue is free. Servers rely on that: they give the request's
+//! that holds the assigner's lock takes the request out *before* it puts it into a mailbox. So when
+//! a request begins, its place in the queue is free. Servers rely on that: they give the request's
 //! own [place](super::super::places) back then, and the request that gets that place next is not
 //! refused.
 //!

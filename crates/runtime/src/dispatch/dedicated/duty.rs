@@ -92,10 +92,10 @@ impl<P: Send + 'static> Group<P> {
         let now = self.time(now);
         let mut pool = self.pool.lock();
         self.serve_once(&mut pool, now);
-        pool.desk.watch(now, |lane| self.has_no_core(lane));
-        pool.desk.pump(now);
-        let has_requests = !pool.desk.is_empty();
-        let overdue = pool.desk.poll_overdue(now);
+        pool.assigner.watch(now, |lane| self.has_no_core(lane));
+        pool.assigner.pump(now);
+        let has_requests = !pool.assigner.is_empty();
+        let overdue = pool.assigner.poll_overdue(now);
         self.release(pool);
         if let Some(lane) = overdue {
             self.interrupt(lane);
@@ -131,15 +131,15 @@ impl<P: Send + 'static> Group<P> {
         self.on_duty.store(true, Relaxed);
     }
 
-    /// Leaves dispatching to others: what was submitted until then is in the desk. Returns whether
-    /// the desk needs watching then.
+    /// Leaves dispatching to others: what was submitted until then is in the assigner. Returns
+    /// whether the assigner needs watching then.
     fn leave_duty(&self) -> bool {
         self.on_duty.store(false, Relaxed);
         let now = self.time(clock::now());
         let mut pool = self.pool.lock();
         self.drain(&mut pool, now, |inbox| inbox.on_duty = false);
         self.serve_once(&mut pool, now);
-        let needs_watching = pool.desk.needs_watching();
+        let needs_watching = pool.assigner.needs_watching();
         self.release(pool);
         needs_watching
     }

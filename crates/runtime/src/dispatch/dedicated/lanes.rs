@@ -11,7 +11,7 @@ use super::super::pool::{Place, Spare, Suspended, Task, Work};
 use super::super::server::{begin_traced, catch, let_others_first, serve_as};
 use super::super::spares::Spares;
 use super::super::threads::{HasSpares, Maker, Threads};
-use super::desk::{Handed, LaneMailbox};
+use super::assigner::{Handed, LaneMailbox};
 use super::{Group, Pool};
 use crate::ground::guard::NoPreempt;
 use crate::ground::spin::{SpinGuard, SpinLock};
@@ -59,7 +59,7 @@ impl<P: Send + 'static> Group<P> {
                 let ended = self.time(ended.unwrap_or(at));
                 let Some(lane) = place.thread.lane() else {
                     let mut pool = self.pool.lock();
-                    pool.desk.board.finish(number, ended, panicked);
+                    pool.assigner.table.finish(number, ended, panicked);
                     self.serve_once(&mut pool, self.time(at));
                     let choice = self.leave(&mut pool, me, None);
                     self.end_choice(pool);
@@ -106,7 +106,7 @@ impl<P: Send + 'static> Group<P> {
         let mut needs_watching = false;
         let now = self.time(clock::now());
         self.empty_inbox(&mut pool, now);
-        let handed = if pool.desk.ask(lane, now) { self.mailboxes[lane].take(now.0) } else { None };
+        let handed = if pool.assigner.ask(lane, now) { self.mailboxes[lane].take(now.0) } else { None };
         let choice = match handed {
             Some(Handed::Start(number, work)) => {
                 self.release(pool);
@@ -114,7 +114,7 @@ impl<P: Send + 'static> Group<P> {
             }
             Some(Handed::Resume(number, suspended)) => self.resume(&mut pool, lane, number, suspended, me),
             None => {
-                needs_watching = pool.desk.needs_watching();
+                needs_watching = pool.assigner.needs_watching();
                 place.thread.set_lane(None);
                 pool.spares.idles();
                 self.leave(&mut pool, me, None)
@@ -184,8 +184,8 @@ impl<P: Send + 'static> Group<P> {
         let mut pool = self.pool.lock();
         let at = self.time(now);
         self.serve_once(&mut pool, at);
-        let answer = if pool.desk.board.may_preempt(number) {
-            match pool.desk.ask_policy(lane, number, at) {
+        let answer = if pool.assigner.table.may_preempt(number) {
+            match pool.assigner.ask_policy(lane, number, at) {
                 Verdict::Preempt => (true, 0),
                 Verdict::Again(after) => (false, now.saturating_add(self.runtime.clock.from_ns(after.0))),
                 // A later request puts an order into the mailbox.
@@ -274,18 +274,18 @@ impl<P: Send + 'static> Requests for Group<P> {
             if let Some(lane) = lane {
                 self.mailboxes[lane].set_resting(true);
                 let mut pool = self.pool.lock();
-                pool.desk.rest(lane, self.time(clock::now()));
+                pool.assigner.rest(lane, self.time(clock::now()));
                 self.release(pool);
             }
             return Err(runnable);
         }
         let now = self.time(clock::now());
-        let mut pool = match self.lock_with_spare(|pool| pool.desk.board.may_preempt(number)) {
+        let mut pool = match self.lock_with_spare(|pool| pool.assigner.table.may_preempt(number)) {
             Ok(pool) => pool,
             Err(mut pool) => {
                 self.serve_once(&mut pool, now);
                 if let Some(lane) = lane {
-                    pool.desk.run_on(lane, now);
+                    pool.assigner.run_on(lane, now);
                 }
                 self.release(pool);
                 thread.ask_again_at(clock::now().saturating_add(self.slice));
@@ -294,8 +294,8 @@ impl<P: Send + 'static> Requests for Group<P> {
         };
         let suspended = Suspended { thread, runnable };
         let preempted = match lane {
-            Some(lane) => pool.desk.preempt(lane, number, now, suspended),
-            None => pool.desk.preempt_detached(number, now, suspended),
+            Some(lane) => pool.assigner.preempt(lane, number, now, suspended),
+            None => pool.assigner.preempt_detached(number, now, suspended),
         };
         match preempted {
             Ok(()) => {
@@ -318,14 +318,15 @@ impl<P: Send + 'static> Requests for Group<P> {
     fn blocked(&'static self, thread: &'static RequestThread) {
         let (number, now) = (thread.number(), self.time(clock::now()));
         let Some(lane) = thread.lane() else {
-            self.pool.lock().desk.board.block(number, now, false);
+            self.pool.lock().assigner.table.block(number, now, false);
             return;
         };
-        let (mut pool, leaves) = match self.lock_with_spare(|pool| pool.desk.board.may_leave_lane(number)) {
+        let (mut pool, leaves) = match self.lock_with_spare(|pool| pool.assigner.table.may_leave_lane(number))
+        {
             Ok(pool) => (pool, true),
             Err(pool) => (pool, false),
         };
-        let released = pool.desk.block(lane, number, now, leaves);
+        let released = pool.assigner.block(lane, number, now, leaves);
         let successor = leaves.then(|| {
             thread.set_lane(None);
             pool.spares.hand_over(WorkerId(lane as u32))
@@ -346,8 +347,8 @@ impl<P: Send + 'static> Requests for Group<P> {
         lane.into_iter().for_each(|lane| self.note_place(lane));
         let mut pool = self.pool.lock();
         match lane {
-            Some(lane) => pool.desk.unblock(lane, thread.number(), now),
-            None => pool.desk.board.unblock(thread.number(), now),
+            Some(lane) => pool.assigner.unblock(lane, thread.number(), now),
+            None => pool.assigner.table.unblock(thread.number(), now),
         }
         self.release(pool);
     }
@@ -376,7 +377,7 @@ impl<P: Send + 'static> Requests for Group<P> {
     }
 
     fn may_preempt(&self, thread: &RequestThread) -> bool {
-        self.pool.lock().desk.board.may_preempt(thread.number())
+        self.pool.lock().assigner.table.may_preempt(thread.number())
     }
 
     fn makes_way(&self) -> bool {

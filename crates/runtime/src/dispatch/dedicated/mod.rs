@@ -8,7 +8,7 @@
 //!
 //! ```text
 //!  any thread            dispatcher's kthread                          a worker's kthread
-//!  submit ──▶ inbox ──▶ desk (policy, tokens) ──▶ mailbox of a lane ──▶ thread of the lane: handle
+//!  submit ──▶ inbox ──▶ assigner (policy, tokens) ──▶ mailbox of a lane ──▶ its thread: handle
 //!                         ▲                                              │
 //!                         ├───────────── report: finished ◀──────────────┤ without the lock
 //!                         └───────────── preempted, blocked, idle ◀──────┘ under the lock
@@ -16,7 +16,7 @@
 //!
 //! # The role of the dispatcher
 //! Dispatching is what the holder of the group's lock does: collecting reports and submitted
-//! requests, asking the policy, filling mailboxes ([`Desk`]). The dispatcher's thread holds the
+//! requests, asking the policy, filling mailboxes ([`Assigner`]). The dispatcher's thread holds the
 //! lock again and again while it is *on duty*, so that workers need it only where a request is
 //! preempted or blocks, or a lane has nothing to do. On cores that are lent, any kthread may lose
 //! its core. So nothing waits for that thread:
@@ -37,39 +37,39 @@
 //! that has one core at the moment runs it in turn with the lanes, off duty for most of the time.
 //!
 //! # Locks and words
-//! The desk's lock first, then the inbox's. Mailboxes: see
+//! The assigner's lock first, then the inbox's. Mailboxes: see
 //! [`worker_mailbox`](crate::ground::words::worker_mailbox). The rest is relaxed:
 //!
 //! | word | written by | read by |
 //! |---|---|---|
 //! | `on_duty` | the dispatcher's thread, under the inbox's lock | under that lock; as a hint by lanes |
 //! | `pending` | under the inbox's lock | the dispatcher's thread, before it locks |
-//! | [`Admission`] | `submit` adds; the holder of the desk's lock subtracts, before a worker is given the request | `submit`: bounds both inbox and policy |
-//! | `waiting` | under the desk's lock | requests, in the signal handler |
+//! | [`Admission`] | `submit` adds; the holder of the assigner's lock subtracts, before a worker is given the request | `submit`: bounds both inbox and policy |
+//! | `waiting` | under the assigner's lock | requests, in the signal handler |
 //! | `kthreads[lane]` | the lane's thread, when it asks or has blocked | the dispatcher: a hint where the lane runs |
 //!
 //! # What a thread does to the others when it fails
 //! | it | then |
 //! |---|---|
 //! | panics in `handle` | the request is finished and counted, the lane goes on |
-//! | never returns from `handle` | its lane is lost, its mailbox is emptied after [`PATIENCE`](desk::PATIENCE) |
+//! | never returns from `handle` | its lane is lost, its mailbox is emptied after [`PATIENCE`](assigner::PATIENCE) |
 //! | ends the process, or is killed with it | everything here is memory of that process: the IOKernel and other programs see an ordinary exit |
 //! | reports what it was not given | only a defect of this module can: the process ends by an assertion |
 
 mod admission;
-mod desk;
+mod assigner;
 mod duty;
 mod lanes;
 #[cfg(test)]
 mod tests;
 
-use super::board::{Board, Offer};
 use super::dispatcher::queue_traced;
 use super::pool::{Suspended, Task, Work};
 use super::publish::Changes;
 use super::settings::{Dispatchers, Settings};
 use super::spares::Spares;
 use super::stats::ClassStats;
+use super::table::{Offer, RequestTable};
 use super::threads::{Maker, Threads};
 use crate::ground::guard::NoPreempt;
 use crate::ground::spin::{SpinGuard, SpinLock};
@@ -79,9 +79,9 @@ use crate::sync::Notify;
 use crate::thread::{self, ThreadClass};
 use crate::verbs::ready::ready;
 use admission::Admission;
+use assigner::{Assigner, LaneMailbox};
 use core::fmt;
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering::Relaxed};
-use desk::{Desk, LaneMailbox};
 use std::collections::VecDeque;
 use std::io;
 use std::sync::Arc;
@@ -112,7 +112,7 @@ struct Inbox<P> {
 
 /// What the lock of a group protects.
 struct Pool<P> {
-    desk: Desk<Work<P>, Suspended>,
+    assigner: Assigner<Work<P>, Suspended>,
     spares: Spares,
     /// Emptied inboxes go through here: two vectors take turns.
     batch: VecDeque<Submitted<P>>,
@@ -220,8 +220,8 @@ impl<P: Send + 'static> Groups<P> {
         let mut first_lane = 0;
         for index in 0..count {
             let lanes = workers / count + usize::from(index < workers % count);
-            let board = Board::for_workers(settings, lanes, dispatchers.depth)?;
-            let group = Group::new(settings, dispatchers, board, lanes, first_lane, runtime, changes);
+            let table = RequestTable::for_workers(settings, lanes, dispatchers.depth)?;
+            let group = Group::new(settings, dispatchers, table, lanes, first_lane, runtime, changes);
             let (init_per_core, handle) = (Arc::clone(&init_per_core), Arc::clone(&handle));
             groups.push(&*Box::leak(Box::new(Group { origin, init_per_core, handle, ..group })));
             first_lane += lanes;
@@ -284,7 +284,7 @@ impl<P: Send + 'static> Groups<P> {
 
     /// Counts a request of `class` as dropped that was not submitted.
     pub fn drop_unsubmitted(&self, class: usize) {
-        self.groups[0].pool.lock().desk.board.drop_unsubmitted(class);
+        self.groups[0].pool.lock().assigner.table.drop_unsubmitted(class);
         self.changes.note();
     }
 
@@ -295,13 +295,13 @@ impl<P: Send + 'static> Groups<P> {
             let classes = {
                 let mut pool = group.pool.lock();
                 group.serve_once(&mut pool, group.time(clock::now()));
-                let classes = pool.desk.board.stats().len();
+                let classes = pool.assigner.table.stats().len();
                 group.release(pool);
                 classes
             };
             for class in 0..classes {
                 // One at a time, as in `Dispatcher::stats`.
-                let stats = group.pool.lock().desk.board.stats()[class].clone();
+                let stats = group.pool.lock().assigner.table.stats()[class].clone();
                 match all.get_mut(class) {
                     Some(sum) => sum.add(&stats),
                     None => all.push(stats),
@@ -333,9 +333,9 @@ impl<P> Group<P> {
 
     /// Dispatches: collects reports of lanes and submitted requests, and fills mailboxes.
     fn serve_once(&self, pool: &mut Pool<P>, now: Nanos) {
-        pool.desk.collect();
+        pool.assigner.collect();
         self.empty_inbox(pool, now);
-        pool.desk.pump(now);
+        pool.assigner.pump(now);
     }
 
     /// Queues what was submitted.
@@ -360,7 +360,7 @@ impl<P> Group<P> {
 
     /// Queues a request that was admitted.
     fn queue(pool: &mut Pool<P>, now: Nanos, Submitted { offer, work }: Submitted<P>) {
-        if pool.desk.submit(now, offer, work).is_err() {
+        if pool.assigner.submit(now, offer, work).is_err() {
             unreachable!("at most as many are admitted as may wait");
         }
     }
@@ -368,7 +368,7 @@ impl<P> Group<P> {
     /// Publishes what others read without the lock; unlocks, and makes the threads of called lanes
     /// runnable.
     fn release(&self, mut pool: SpinGuard<'_, Pool<P>>) {
-        self.waiting.store(pool.desk.waiting(), Relaxed);
+        self.waiting.store(pool.assigner.waiting(), Relaxed);
         let called = Self::next_called(&mut pool);
         // Rarely more than one: then the others are queued while the lock is held.
         while let Some(other) = Self::next_called(&mut pool) {
@@ -382,7 +382,7 @@ impl<P> Group<P> {
 
     /// Returns the thread of the next lane that is called.
     fn next_called(pool: &mut Pool<P>) -> Option<Runnable> {
-        let lane = pool.desk.next_call()?;
+        let lane = pool.assigner.next_call()?;
         Some(pool.spares.call(WorkerId(lane as u32)))
     }
 }
@@ -391,7 +391,7 @@ impl<P: Send + 'static> Group<P> {
     fn new(
         settings: &Settings,
         dispatchers: Dispatchers,
-        board: Board<Work<P>, Suspended>,
+        table: RequestTable<Work<P>, Suspended>,
         lanes: usize,
         first_lane: usize,
         runtime: &'static Runtime,
@@ -403,9 +403,9 @@ impl<P: Send + 'static> Group<P> {
         let has_quantum = settings.has_quantum();
         let quantum = quantum.filter(|_| has_quantum).map(|time| Nanos(time.as_nanos() as u64));
         let admission = Arc::new(Admission::new(settings.queue));
-        let desk = Desk::new(board, &mailboxes, dispatchers.depth, quantum, &admission);
+        let assigner = Assigner::new(table, &mailboxes, dispatchers.depth, quantum, &admission);
         Self {
-            pool: SpinLock::new(Pool { desk, spares: Spares::new(lanes), batch: VecDeque::new() }),
+            pool: SpinLock::new(Pool { assigner, spares: Spares::new(lanes), batch: VecDeque::new() }),
             inbox: SpinLock::new(Inbox { on_duty: false, requests: VecDeque::new() }),
             on_duty: AtomicBool::new(false),
             pending: AtomicUsize::new(0),
@@ -429,7 +429,7 @@ impl<P: Send + 'static> Group<P> {
 
     fn submit(&self, class: usize, offer: impl FnOnce(Nanos) -> Offer, payload: P) -> Result<(), P> {
         if !self.admission.admit() {
-            self.pool.lock().desk.board.drop_unsubmitted(class);
+            self.pool.lock().assigner.table.drop_unsubmitted(class);
             return Err(payload);
         }
         // Until the lane that is called has its thread, which only this call can give it.
@@ -456,7 +456,7 @@ impl<P: Send + 'static> Group<P> {
         let mut pool = self.pool.lock();
         Self::queue(&mut pool, now, submitted);
         self.serve_once(&mut pool, now);
-        let needs_watching = pool.desk.needs_watching();
+        let needs_watching = pool.assigner.needs_watching();
         self.release(pool);
         if needs_watching {
             self.wake.notify_one();

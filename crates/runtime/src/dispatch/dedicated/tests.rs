@@ -1,11 +1,11 @@
-//! Random steps of a desk whose lanes lose their cores at any time: every request is answered once,
-//! no lane has more than its bound, and the policy's order is kept.
+//! Random steps of an assigner whose lanes lose their cores at any time: every request is answered
+//! once, no lane has more than its bound, and the policy's order is kept.
 
 use super::super::settings::{Policy, RequestClass, Requeue, Settings};
-use super::desk::{Handed, PATIENCE};
+use super::assigner::{Handed, PATIENCE};
 use super::lanes::makes_way;
 use super::*;
-use crate::dispatch::board::{Next, Number};
+use crate::dispatch::table::{Next, Number};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -80,7 +80,7 @@ fn policies() -> impl Strategy<Value = (Policy, usize)> {
 }
 
 struct Model {
-    desk: Desk<u32, u32>,
+    assigner: Assigner<u32, u32>,
     admission: Arc<Admission>,
     mailboxes: Vec<Arc<LaneMailbox<u32, u32>>>,
     depth: usize,
@@ -106,11 +106,11 @@ impl Model {
             .blocked(MAX_DETACHED)
             .complete();
         let mailboxes: Vec<_> = (0..lanes).map(|_| Arc::new(LaneMailbox::new())).collect();
-        let board = Board::for_workers(&settings, lanes, depth).unwrap();
+        let table = RequestTable::for_workers(&settings, lanes, depth).unwrap();
         let quantum = settings.has_quantum().then_some(Nanos(QUANTUM.as_nanos() as u64));
         let admission = Arc::new(Admission::new(QUEUE));
         Self {
-            desk: Desk::new(board, &mailboxes, depth, quantum, &admission),
+            assigner: Assigner::new(table, &mailboxes, depth, quantum, &admission),
             admission,
             mailboxes,
             depth,
@@ -129,17 +129,17 @@ impl Model {
         let (work_ns, arrived) = (Nanos(work), self.now);
         let offer = Offer { class, flow: FlowHash(7), work_ns, arrived };
         assert!(self.admission.admit(), "there is room");
-        self.desk.submit(self.now, offer, self.submitted).unwrap();
+        self.assigner.submit(self.now, offer, self.submitted).unwrap();
         self.submitted += 1;
     }
 
     /// As the dispatcher on duty does.
     fn pass(&mut self) {
         let has_core = self.has_core.clone();
-        self.desk.collect();
-        self.desk.pump(self.now);
-        self.desk.watch(self.now, |lane| !has_core[lane]);
-        self.desk.pump(self.now);
+        self.assigner.collect();
+        self.assigner.pump(self.now);
+        self.assigner.watch(self.now, |lane| !has_core[lane]);
+        self.assigner.pump(self.now);
     }
 
     /// Takes what is in the mailbox, if there is anything.
@@ -179,8 +179,8 @@ impl Model {
     }
 
     fn ask(&mut self, lane: usize) {
-        if self.desk.ask(lane, self.now) {
-            assert!(self.take(lane), "what the desk gave is there");
+        if self.assigner.ask(lane, self.now) {
+            assert!(self.take(lane), "what the assigner gave is there");
         } else {
             assert!(!self.mailboxes[lane].has_request());
             self.threads[lane] = Thread::None;
@@ -189,18 +189,18 @@ impl Model {
 
     fn preempt(&mut self, lane: usize) {
         let Thread::Runs(number, payload) = self.threads[lane] else { return };
-        if self.desk.preempt(lane, number, self.now, payload).is_ok() {
+        if self.assigner.preempt(lane, number, self.now, payload).is_ok() {
             self.suspended.insert(payload, number);
             self.threads[lane] = Thread::Comes;
         } else {
-            assert!(!self.desk.board.may_preempt(number));
+            assert!(!self.assigner.table.may_preempt(number));
         }
     }
 
     fn block(&mut self, lane: usize) {
         let Thread::Runs(number, payload) = self.threads[lane] else { return };
-        let leaves = self.desk.board.may_leave_lane(number);
-        let released = self.desk.block(lane, number, self.now, leaves);
+        let leaves = self.assigner.table.may_leave_lane(number);
+        let released = self.assigner.block(lane, number, self.now, leaves);
         assert!(released.is_empty() || !leaves);
         if leaves {
             self.detached.push((number, payload));
@@ -217,13 +217,13 @@ impl Model {
     fn unblock(&mut self, index: usize) {
         match self.threads.get(index) {
             Some(&Thread::Keeps(number, payload)) => {
-                self.desk.unblock(index, number, self.now);
+                self.assigner.unblock(index, number, self.now);
                 self.threads[index] = Thread::Runs(number, payload);
             }
             Some(_) => {}
             None => {
                 if let Some(&(number, _)) = self.detached.get(index - self.threads.len()) {
-                    self.desk.board.unblock(number, self.now);
+                    self.assigner.table.unblock(number, self.now);
                 }
             }
         }
@@ -232,19 +232,19 @@ impl Model {
     fn end_detached(&mut self, index: usize) {
         if index < self.detached.len() {
             let (number, payload) = self.detached.swap_remove(index);
-            assert_eq!(self.desk.board.finish(number, self.now, false), None);
-            self.desk.pump(self.now);
+            assert_eq!(self.assigner.table.finish(number, self.now, false), None);
+            self.assigner.pump(self.now);
             self.ended.push(payload);
         }
     }
 
     fn preempt_detached(&mut self, index: usize) {
         if let Some(&(number, payload)) = self.detached.get(index)
-            && self.desk.preempt_detached(number, self.now, payload).is_ok()
+            && self.assigner.preempt_detached(number, self.now, payload).is_ok()
         {
             self.detached.swap_remove(index);
             self.suspended.insert(payload, number);
-            self.desk.pump(self.now);
+            self.assigner.pump(self.now);
         }
     }
 
@@ -264,11 +264,11 @@ impl Model {
             Step::Rest(lane, rests) => self.mailboxes[lane].set_resting(rests),
             Step::Time(ns) => self.now = self.now + Nanos(ns),
         }
-        while let Some(lane) = self.desk.next_call() {
+        while let Some(lane) = self.assigner.next_call() {
             assert_eq!(self.threads[lane], Thread::None, "a lane without a thread is called");
             self.threads[lane] = Thread::Comes;
         }
-        self.desk.check();
+        self.assigner.check();
         for (lane, thread) in self.threads.iter().enumerate() {
             let runs = matches!(thread, Thread::Runs(..) | Thread::Keeps(..));
             assert!(usize::from(runs) + self.waiting_at(lane) <= self.depth, "JBSQ({})", self.depth);
@@ -277,7 +277,7 @@ impl Model {
 
     /// Requests in a mailbox.
     fn waiting_at(&self, lane: usize) -> usize {
-        self.desk.waiting_at(lane)
+        self.assigner.waiting_at(lane)
     }
 
     /// Lets all that is left end, with all cores; without a dispatcher if it is `away`.
@@ -299,7 +299,7 @@ impl Model {
             self.step(&Step::EndDetached(0));
             if away && self.threads.iter().all(|thread| *thread == Thread::None) {
                 // As the thread that submits, or one whose request ends.
-                self.desk.pump(self.now);
+                self.assigner.pump(self.now);
             }
         }
         let mut ended = self.ended.clone();
@@ -309,7 +309,7 @@ impl Model {
         begun.sort_unstable();
         assert!(begun.into_iter().eq(0..self.submitted), "every request begins once");
         self.pass();
-        let stats = self.desk.board.stats();
+        let stats = self.assigner.table.stats();
         assert_eq!(stats.iter().map(|class| class.finished).sum::<u64>(), u64::from(self.submitted));
         assert!(stats.iter().all(|class| class.queue_delay.count() == class.accepted));
     }
@@ -361,11 +361,11 @@ proptest! {
             .class(RequestClass::new("long").slo(Duration::from_millis(5)))
             .preempted(3)
             .complete();
-        let mut board = Board::<u32, u32>::new(&settings, 1).unwrap();
-        assert!(matches!(board.next(WorkerId(0), model.now).0, Next::Idle));
+        let mut table = RequestTable::<u32, u32>::new(&settings, 1).unwrap();
+        assert!(matches!(table.next(WorkerId(0), model.now).0, Next::Idle));
         model.step(&Step::Act(0));
         let (mut expected, mut runs) = (Vec::new(), None);
-        let mut next = |board: &mut Board<u32, u32>, now| match board.next(WorkerId(0), now).0 {
+        let mut next = |table: &mut RequestTable<u32, u32>, now| match table.next(WorkerId(0), now).0 {
             Next::Start(number, payload) | Next::Resume(number, payload) => {
                 expected.push(payload);
                 Some((number, payload))
@@ -376,25 +376,25 @@ proptest! {
         for &(class, work, ends) in &requests {
             let (work_ns, arrived) = (Nanos(work), model.now);
             let offer = Offer { class, flow: FlowHash(7), work_ns, arrived };
-            board.submit(model.now, offer, model.submitted).unwrap();
+            table.submit(model.now, offer, model.submitted).unwrap();
             model.submit(class, work);
-            model.desk.pump(model.now);
-            while model.desk.next_call().is_some() {
+            model.assigner.pump(model.now);
+            while model.assigner.next_call().is_some() {
                 model.threads[0] = Thread::Comes;
             }
             model.now = model.now + Nanos(6_000);
             if let Some((number, payload)) = runs {
                 if ends {
-                    board.finish(number, model.now, payload % 7 == 0);
+                    table.finish(number, model.now, payload % 7 == 0);
                     model.act(0);
-                } else if board.preempt(number, model.now, payload).is_ok() {
+                } else if table.preempt(number, model.now, payload).is_ok() {
                     model.preempt(0);
                     prop_assert_eq!(model.threads[0], Thread::Comes);
                 } else {
                     continue;
                 }
             }
-            runs = next(&mut board, model.now);
+            runs = next(&mut table, model.now);
             model.act(0);
             if let Thread::Runs(_, payload) = model.threads[0] {
                 ran.push(payload);
@@ -411,7 +411,7 @@ fn a_request_that_a_worker_may_begin_has_left_its_place_in_the_queue() {
     (0..QUEUE).for_each(|_| model.submit(0, 0));
     assert!(!model.admission.admit(), "as many wait as are allowed");
     // The lane has two, one of which is in its mailbox, and the lock is still held.
-    assert!(model.desk.ask(0, model.now));
+    assert!(model.assigner.ask(0, model.now));
     assert_eq!(
         [model.admission.admit(), model.admission.admit(), model.admission.admit()],
         [true, true, false]
@@ -426,7 +426,7 @@ fn a_request_behind_one_that_does_not_end_is_run_by_another_lane() {
     (0..4).for_each(|_| model.submit(0, 0));
     for lane in [0, 1] {
         model.pass();
-        while model.desk.next_call().is_some() {}
+        while model.assigner.next_call().is_some() {}
         model.threads[lane] = Thread::Comes;
         model.step(&Step::Act(lane));
     }
@@ -496,7 +496,7 @@ fn a_request_that_does_not_give_way_is_reported_once_in_a_while_until_it_does() 
     model.step(&Step::Time(5_000));
     model.step(&Step::Pass);
     assert!(model.mailboxes.iter().zip(&running).all(|(mailbox, &number)| mailbox.is_ordered(number)));
-    let overdue = |model: &mut Model| model.desk.poll_overdue(model.now);
+    let overdue = |model: &mut Model| model.assigner.poll_overdue(model.now);
     assert_eq!(overdue(&mut model), None, "it has had no time to reach a poll point");
     model.step(&Step::Time(20_000));
     assert_eq!([(); 3].map(|()| overdue(&mut model)), [Some(0), Some(1), None]);
@@ -524,15 +524,15 @@ fn the_signal_ends_the_turn_of_a_request_behind_which_one_waits_at_the_lane() {
     assert!(!makes_way(&model.mailboxes[0], running[0], true), "it is alone");
     model.submit(0, 0);
     model.step(&Step::Pass);
-    assert_eq!((model.desk.board.waiting(), model.waiting_at(0)), (0, 1));
+    assert_eq!((model.assigner.table.waiting(), model.waiting_at(0)), (0, 1));
     assert!(makes_way(&model.mailboxes[0], running[0], true));
     assert!(!makes_way(&model.mailboxes[0], running[0], false), "the policy has no quantum");
     // It is taken back, and waits for any lane: the order is there, and the count has it.
     model.step(&Step::Time(PATIENCE.0));
     model.step(&Step::Pass);
-    assert_eq!((model.desk.board.waiting(), model.waiting_at(0)), (0, 0));
+    assert_eq!((model.assigner.table.waiting(), model.waiting_at(0)), (0, 0));
     assert!(makes_way(&model.mailboxes[0], running[0], false));
-    assert_eq!(model.desk.waiting(), 1);
+    assert_eq!(model.assigner.waiting(), 1);
 }
 
 #[test]
@@ -543,11 +543,11 @@ fn a_request_gives_way_to_one_that_was_taken_back_before_its_quantum_was_over() 
         model.step(&Step::Core(0, false));
         model.step(&Step::Pass);
         assert!(!model.mailboxes[0].is_ordered(running[0]), "its quantum is not over");
-        assert_eq!((model.desk.waiting(), model.waiting_at(0)), (1, 0));
+        assert_eq!((model.assigner.waiting(), model.waiting_at(0)), (1, 0));
         model.step(&Step::Core(0, true));
         model.step(&Step::Time(6_000));
         if off_duty {
-            assert_eq!(model.desk.ask_policy(Some(0), running[0], model.now), Verdict::Preempt);
+            assert_eq!(model.assigner.ask_policy(Some(0), running[0], model.now), Verdict::Preempt);
         } else {
             model.step(&Step::Pass);
             assert!(model.mailboxes[0].is_ordered(running[0]));
@@ -568,7 +568,7 @@ fn a_request_that_runs_on_gives_way_to_one_that_was_taken_back_from_another_lane
     model.step(&Step::Core(1, true));
     // Lane 0 runs both, and nothing waits when the quantum of the request at lane 1 is over.
     (0..4).for_each(|_| model.step(&Step::Act(0)));
-    assert_eq!((model.ended.len(), model.desk.waiting()), (2, 0));
+    assert_eq!((model.ended.len(), model.assigner.waiting()), (2, 0));
     assert!(matches!(model.threads[0], Thread::Runs(..)));
     model.step(&Step::Time(6_000));
     model.step(&Step::Pass);
@@ -577,7 +577,7 @@ fn a_request_that_runs_on_gives_way_to_one_that_was_taken_back_from_another_lane
     model.step(&Step::Core(0, false));
     model.step(&Step::Pass);
     model.step(&Step::Pass);
-    assert_eq!((model.desk.board.waiting(), model.desk.waiting()), (0, 1));
+    assert_eq!((model.assigner.table.waiting(), model.assigner.waiting()), (0, 1));
     assert!(model.mailboxes[1].is_ordered(running[1]));
     model.finish(false);
 }
@@ -590,7 +590,7 @@ fn a_request_for_whose_successor_there_was_no_memory_is_ordered_again() {
     let Thread::Runs(number, _) = model.threads[0] else { panic!("{:?}", model.threads[0]) };
     model.submit(0, 1_000);
     assert!(model.mailboxes[0].is_ordered(number));
-    model.desk.run_on(0, model.now);
+    model.assigner.run_on(0, model.now);
     assert!(!model.mailboxes[0].is_ordered(number));
     model.step(&Step::Pass);
     assert!(model.mailboxes[0].is_ordered(number));
@@ -627,9 +627,9 @@ fn a_request_that_was_refused_a_place_gives_way_when_there_is_one() {
         model.step(&Step::Pass);
         assert!(!model.mailboxes[0].is_ordered(number), "there is no place");
         model.step(&Step::Act(1));
-        assert!(model.desk.board.may_preempt(number), "lane 1 has resumed a request");
+        assert!(model.assigner.table.may_preempt(number), "lane 1 has resumed a request");
         if off_duty {
-            assert_eq!(model.desk.ask_policy(Some(0), number, model.now), Verdict::Preempt);
+            assert_eq!(model.assigner.ask_policy(Some(0), number, model.now), Verdict::Preempt);
         } else {
             model.step(&Step::Pass);
         }
@@ -642,24 +642,24 @@ fn a_request_that_was_refused_a_place_gives_way_when_there_is_one() {
 fn a_request_at_a_lane_that_may_have_stopped_needs_the_dispatcher() {
     let mut model = Model::new(Policy::central_fcfs(), 2, 2);
     (0..2).for_each(|lane| model.step(&Step::Act(lane)));
-    assert!(!model.desk.needs_watching(), "nothing waits");
+    assert!(!model.assigner.needs_watching(), "nothing waits");
     model.submit(0, 0);
-    model.desk.pump(model.now);
-    while model.desk.next_call().is_some() {}
+    model.assigner.pump(model.now);
+    while model.assigner.next_call().is_some() {}
     model.threads[0] = Thread::Comes;
     model.step(&Step::Act(0));
-    assert!(!model.desk.needs_watching(), "the only request runs");
+    assert!(!model.assigner.needs_watching(), "the only request runs");
     // Linux stops the thread of lane 0 after its report, and the next request goes to that lane.
     model.step(&Step::Act(0));
     assert_eq!(model.threads, [Thread::Looks, Thread::None]);
-    model.desk.collect();
+    model.assigner.collect();
     model.submit(0, 0);
-    model.desk.pump(model.now);
+    model.assigner.pump(model.now);
     assert_eq!(model.waiting_at(0), 1);
-    assert!(!model.desk.is_short());
-    assert!(model.desk.needs_watching());
+    assert!(!model.assigner.is_short());
+    assert!(model.assigner.needs_watching());
     model.finish(false);
-    assert!(!model.desk.needs_watching());
+    assert!(!model.assigner.needs_watching());
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Random steps of a board: every request ends once, whatever is preempted or blocks, and a long
+//! Random steps of a table: every request ends once, whatever is preempted or blocks, and a long
 //! one gets on beside short ones.
 
 use super::super::settings::{RequestClass, Requeue};
@@ -53,9 +53,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 0..200)
 }
 
-/// Drives a board as the threads of a dispatcher do.
+/// Drives a table as the threads of a dispatcher do.
 struct Model {
-    board: Board<u32, u32>,
+    table: RequestTable<u32, u32>,
     now: Nanos,
     submitted: u32,
     refused: u32,
@@ -86,7 +86,7 @@ impl Model {
             .blocked(MAX_DETACHED)
             .complete();
         Self {
-            board: Board::new(&settings, 3).unwrap(),
+            table: RequestTable::new(&settings, 3).unwrap(),
             now: Nanos(1),
             submitted: 0,
             refused: 0,
@@ -105,7 +105,7 @@ impl Model {
         if self.lanes[lane].is_some() || self.kept[lane].is_some() {
             return;
         }
-        let (next, _) = self.board.next(WorkerId(lane as u32), self.now);
+        let (next, _) = self.table.next(WorkerId(lane as u32), self.now);
         self.lanes[lane] = match next {
             Next::Start(number, payload) => {
                 assert_eq!(self.begun.insert(number, payload), None, "a request begins once");
@@ -123,7 +123,7 @@ impl Model {
     /// Preempts a request that runs; returns false if it runs on.
     fn preempt(&mut self, number: Number, lane: Option<usize>) -> bool {
         let payload = self.begun[&number];
-        match (self.board.preempt(number, self.now, payload), lane) {
+        match (self.table.preempt(number, self.now, payload), lane) {
             (Ok(Preempted::Free(freed)), Some(lane)) => assert_eq!(freed.index(), lane),
             (Ok(Preempted::Queued(_)), None) => {}
             (Ok(freed), lane) => panic!("{freed:?} of {lane:?}"),
@@ -138,7 +138,7 @@ impl Model {
     }
 
     fn finish(&mut self, number: Number, lane: Option<usize>) {
-        let freed = self.board.finish(number, self.now, false);
+        let freed = self.table.finish(number, self.now, false);
         assert_eq!(freed.map(WorkerId::index), lane);
         self.released.remove(&number);
         self.finished.push(self.begun.remove(&number).expect("it runs"));
@@ -150,7 +150,7 @@ impl Model {
             Step::Submit { class, flow, work } => {
                 let (flow, work_ns, arrived) = (FlowHash(flow), Nanos(work), self.now);
                 let offer = Offer { class, flow, work_ns, arrived };
-                match self.board.submit(self.now, offer, self.submitted) {
+                match self.table.submit(self.now, offer, self.submitted) {
                     Ok(_) => self.submitted += 1,
                     Err(payload) => {
                         assert_eq!(payload, self.submitted);
@@ -168,21 +168,21 @@ impl Model {
                 if let Some(number) = self.lanes[lane].take()
                     && !self.preempt(number, Some(lane))
                 {
-                    assert!(!self.board.may_preempt(number));
+                    assert!(!self.table.may_preempt(number));
                     self.lanes[lane] = Some(number);
                 }
             }
             Step::Quantum(lane) => {
                 if let Some(number) = self.lanes[lane] {
-                    self.board.quantum(number, self.now);
+                    self.table.quantum(number, self.now);
                 }
             }
             Step::Block(lane) => {
                 if let Some(number) = self.lanes[lane] {
-                    let leaves = self.board.may_leave_lane(number);
+                    let leaves = self.table.may_leave_lane(number);
                     assert_eq!(leaves, self.detached.len() - self.released.len() < MAX_DETACHED);
                     self.lanes[lane] = None;
-                    match self.board.block(number, self.now, leaves) {
+                    match self.table.block(number, self.now, leaves) {
                         Blocked::Left(left) => {
                             assert!(leaves && left.index() == lane);
                             self.detached.push(number);
@@ -205,13 +205,13 @@ impl Model {
             Step::Unblock(index) => match self.kept.get_mut(index) {
                 Some(kept) => {
                     if let Some(number) = kept.take() {
-                        self.board.unblock(number, self.now);
+                        self.table.unblock(number, self.now);
                         self.lanes[index] = Some(number);
                     }
                 }
                 None => {
                     if let Some(&number) = self.detached.get(index - 3) {
-                        self.board.unblock(number, self.now);
+                        self.table.unblock(number, self.now);
                     }
                 }
             },
@@ -232,7 +232,7 @@ impl Model {
                 }
             }
         }
-        self.board.check();
+        self.table.check();
     }
 
     /// Ends all requests that are left.
@@ -251,7 +251,7 @@ impl Model {
                     ran = true;
                 }
             }
-            self.board.check();
+            self.table.check();
             if !ran {
                 return;
             }
@@ -269,8 +269,8 @@ proptest! {
         model.drain();
         model.finished.sort_unstable();
         prop_assert_eq!(&model.finished, &(0..model.submitted).collect::<Vec<_>>());
-        prop_assert_eq!(model.board.waiting(), 0);
-        let stats = model.board.stats();
+        prop_assert_eq!(model.table.waiting(), 0);
+        let stats = model.table.stats();
         let sum = |of: fn(&ClassStats) -> u64| stats.iter().map(of).sum::<u64>();
         prop_assert_eq!(sum(|class| class.finished), u64::from(model.submitted));
         prop_assert_eq!(sum(|class| class.accepted), u64::from(model.submitted));
@@ -293,32 +293,32 @@ proptest! {
         let slo = Duration::from_micros(20);
         let settings = Settings::new(policy).class(RequestClass::new("short").slo(slo));
         let settings = settings.class(RequestClass::new("long").slo(slo * ratio)).complete();
-        let mut board: Board<usize, Number> = Board::new(&settings, 1).unwrap();
+        let mut table: RequestTable<usize, Number> = RequestTable::new(&settings, 1).unwrap();
         let (lane, half) = (WorkerId(0), Nanos(QUANTUM.as_nanos() as u64 / 2));
         let mut now = Nanos(1);
-        let submit = |board: &mut Board<usize, Number>, now, class| {
+        let submit = |table: &mut RequestTable<usize, Number>, now, class| {
             let offer = Offer { class, flow: FlowHash(0), work_ns: Nanos::ZERO, arrived: now };
-            board.submit(now, offer, class).unwrap();
+            table.submit(now, offer, class).unwrap();
         };
-        submit(&mut board, now, 1);
+        submit(&mut table, now, 1);
         let mut had = 0;
         for turns in 1..=20 * ratio {
-            let (number, is_long) = match board.next(lane, now).0 {
+            let (number, is_long) = match table.next(lane, now).0 {
                 Next::Start(number, class) => (number, class == 1),
                 Next::Resume(number, _) => (number, true),
                 Next::Idle => panic!("a request waits"),
             };
             if multi || turns % 2 == 0 {
-                submit(&mut board, now + half, 0);
+                submit(&mut table, now + half, 0);
             }
             now = now + half + half;
             if is_long {
                 had += 1;
-                board.preempt(number, now, number).unwrap();
+                table.preempt(number, now, number).unwrap();
             } else {
-                board.finish(number, now, false);
+                table.finish(number, now, false);
             }
-            board.check();
+            table.check();
             // Two turns more or less: a quantum is added to each age, and shorts arrive amid one.
             let share = turns / ratio;
             prop_assert!(had + 2 >= share && had <= share + 2, "{had} of {turns} turns, not 1 in {ratio}");
@@ -329,47 +329,50 @@ proptest! {
 #[test]
 fn service_time_is_all_that_a_request_runs() {
     let settings = Settings::new(super::super::Policy::central_fcfs()).blocked(1).complete();
-    let mut board: Board<(), ()> = Board::new(&settings, 2).unwrap();
+    let mut table: RequestTable<(), ()> = RequestTable::new(&settings, 2).unwrap();
     let at = |us: u64| Nanos(us * 1_000);
     let offer = Offer { class: 0, flow: FlowHash(0), work_ns: Nanos::ZERO, arrived: Nanos::ZERO };
-    board.submit(at(0), offer, ()).unwrap();
-    board.submit(at(0), offer, ()).unwrap();
-    let mut start = |lane| match board.next(WorkerId(lane), at(1)).0 {
+    table.submit(at(0), offer, ()).unwrap();
+    table.submit(at(0), offer, ()).unwrap();
+    let mut start = |lane| match table.next(WorkerId(lane), at(1)).0 {
         Next::Start(number, ()) => number,
         next => panic!("{next:?}"),
     };
     let (first, second) = (start(0), start(1));
     // Runs for 1 us on its lane, twice for 3 us after it has blocked.
-    assert_eq!(board.block(first, at(2), true), Blocked::Left(WorkerId(0)));
-    board.unblock(first, at(102));
-    assert_eq!(board.block(first, at(105), false), Blocked::Detached);
-    board.unblock(first, at(205));
-    assert_eq!(board.finish(first, at(208), false), None);
-    let service = board.stats()[0].service.quantile(1.0).as_nanos() as u64;
+    assert_eq!(table.block(first, at(2), true), Blocked::Left(WorkerId(0)));
+    table.unblock(first, at(102));
+    assert_eq!(table.block(first, at(105), false), Blocked::Detached);
+    table.unblock(first, at(205));
+    assert_eq!(table.finish(first, at(208), false), None);
+    let service = table.stats()[0].service.quantile(1.0).as_nanos() as u64;
     assert!((7_000..=7_000 + 7_000 / 8).contains(&service), "{service}");
     // Its wait on a lane counts: no other request has that.
-    assert_eq!(board.block(second, at(301), false), Blocked::Kept(Vec::new()));
-    board.unblock(second, at(401));
-    assert_eq!(board.finish(second, at(401), false), Some(WorkerId(1)));
-    let service = board.stats()[0].service.quantile(1.0).as_nanos() as u64;
+    assert_eq!(table.block(second, at(301), false), Blocked::Kept(Vec::new()));
+    table.unblock(second, at(401));
+    assert_eq!(table.finish(second, at(401), false), Some(WorkerId(1)));
+    let service = table.stats()[0].service.quantile(1.0).as_nanos() as u64;
     assert!((400_000..=450_000).contains(&service), "{service}");
-    assert_eq!(board.stats()[0].held, 1);
+    assert_eq!(table.stats()[0].held, 1);
 }
 
-/// Returns a board of two classes, and what its lanes run: each a request of the class given.
-fn running<const N: usize>(settings: Settings, classes: [usize; N]) -> (Board<(), Number>, [Number; N]) {
+/// Returns a table of two classes, and what its lanes run: each a request of the class given.
+fn running<const N: usize>(
+    settings: Settings,
+    classes: [usize; N],
+) -> (RequestTable<(), Number>, [Number; N]) {
     let settings = settings.class(RequestClass::new("first")).class(RequestClass::new("second"));
-    let mut board = Board::new(&settings.complete(), N).unwrap();
+    let mut table = RequestTable::new(&settings.complete(), N).unwrap();
     let numbers = core::array::from_fn(|lane| {
         let (flow, arrived) = (FlowHash(0), Nanos::ZERO);
         let offer = Offer { class: classes[lane], flow, work_ns: Nanos::ZERO, arrived };
-        board.submit(Nanos::ZERO, offer, ()).unwrap();
-        match board.next(WorkerId(lane as u32), Nanos::ZERO).0 {
+        table.submit(Nanos::ZERO, offer, ()).unwrap();
+        match table.next(WorkerId(lane as u32), Nanos::ZERO).0 {
             Next::Start(number, ()) => number,
             next => panic!("{next:?}"),
         }
     });
-    (board, numbers)
+    (table, numbers)
 }
 
 /// One lane, the classes in turn. With one place each, a second request of the first class begins
@@ -378,17 +381,17 @@ fn running<const N: usize>(settings: Settings, classes: [usize; N]) -> (Board<()
 fn a_class_with_all_its_preempted_requests_begins_no_other_until_one_ends() {
     let policy = super::super::Policy::single_queue(QUANTUM, Requeue::Tail);
     let settings = Settings::new(policy).preempted(2);
-    let (mut board, [mut first]) = running(settings, [0]);
+    let (mut table, [mut first]) = running(settings, [0]);
     for class in [0, 1] {
         let offer = Offer { class, flow: FlowHash(0), work_ns: Nanos::ZERO, arrived: Nanos::ZERO };
-        board.submit(Nanos::ZERO, offer, ()).unwrap();
+        table.submit(Nanos::ZERO, offer, ()).unwrap();
     }
     let lane = WorkerId(0);
     let mut order = Vec::new();
     for us in 1..=4 {
-        assert_eq!(board.preempt(first, Nanos(us), 77), Ok(Preempted::Free(lane)));
-        board.check();
-        match board.next(lane, Nanos(us)).0 {
+        assert_eq!(table.preempt(first, Nanos(us), 77), Ok(Preempted::Free(lane)));
+        table.check();
+        match table.next(lane, Nanos(us)).0 {
             // In the place of the other of its class.
             Next::Resume(number, 77) => {
                 order.push("first");
@@ -396,50 +399,50 @@ fn a_class_with_all_its_preempted_requests_begins_no_other_until_one_ends() {
             }
             Next::Start(other, ()) => {
                 order.push("other class");
-                board.check();
-                assert_eq!(board.finish(other, Nanos(us), false), Some(lane));
-                let Next::Resume(number, 77) = board.next(lane, Nanos(us)).0 else { panic!("it waits") };
+                table.check();
+                assert_eq!(table.finish(other, Nanos(us), false), Some(lane));
+                let Next::Resume(number, 77) = table.next(lane, Nanos(us)).0 else { panic!("it waits") };
                 first = number;
             }
             next => panic!("{next:?}"),
         }
-        board.check();
+        table.check();
     }
     assert_eq!(order, ["first", "other class", "first", "first"]);
     // It has ended: the second of its class begins.
-    assert_eq!(board.finish(first, Nanos(5), false), Some(lane));
-    assert!(matches!(board.next(lane, Nanos(5)).0, Next::Start(..)));
-    board.check();
-    assert_eq!(board.waiting(), 0);
+    assert_eq!(table.finish(first, Nanos(5), false), Some(lane));
+    assert!(matches!(table.next(lane, Nanos(5)).0, Next::Start(..)));
+    table.check();
+    assert_eq!(table.waiting(), 0);
 }
 
 #[test]
 fn lanes_may_exceed_the_share_of_a_class_by_one_each() {
     let policy = super::super::Policy::single_queue(QUANTUM, Requeue::Tail);
-    let (mut board, numbers) = running(Settings::new(policy).preempted(2), [0, 0, 1]);
+    let (mut table, numbers) = running(Settings::new(policy).preempted(2), [0, 0, 1]);
     for lane in [0, 1, 2] {
-        assert_eq!(board.preempt(numbers[lane], Nanos(1), 0), Ok(Preempted::Free(WorkerId(lane as u32))));
+        assert_eq!(table.preempt(numbers[lane], Nanos(1), 0), Ok(Preempted::Free(WorkerId(lane as u32))));
     }
-    board.check();
+    table.check();
     // Without any no request is.
-    let (mut board, [number]) = running(Settings::new(policy).preempted(0), [0]);
-    assert_eq!(board.preempt(number, Nanos(1), 3), Err(3));
+    let (mut table, [number]) = running(Settings::new(policy).preempted(0), [0]);
+    assert_eq!(table.preempt(number, Nanos(1), 3), Err(3));
 }
 
 #[test]
 fn released_requests_keep_their_places_until_they_end() {
     let policy = super::super::Policy::single_queue(QUANTUM, Requeue::Tail);
     let settings = Settings::new(policy).preempted(2).blocked(1);
-    let (mut board, [first, second, third]) = running(settings, [0, 0, 1]);
+    let (mut table, [first, second, third]) = running(settings, [0, 0, 1]);
     // The first is suspended when its lane asks, which has nothing else.
-    board.preempt(first, Nanos(1), first).unwrap();
-    board.empty_hand(WorkerId(0), Nanos(1));
-    assert_eq!(board.block(third, Nanos(2), false), Blocked::Kept(vec![first]));
-    board.check();
-    assert_eq!(board.preempted.taken(), 1);
+    table.preempt(first, Nanos(1), first).unwrap();
+    table.empty_hand(WorkerId(0), Nanos(1));
+    assert_eq!(table.block(third, Nanos(2), false), Blocked::Kept(vec![first]));
+    table.check();
+    assert_eq!(table.preempted.taken(), 1);
     // It does not count as one that has left its lane because it blocked.
-    assert!(board.may_leave_lane(second));
-    assert_eq!(board.finish(first, Nanos(3), false), None);
-    assert_eq!(board.preempted.taken(), 0);
-    board.check();
+    assert!(table.may_leave_lane(second));
+    assert_eq!(table.finish(first, Nanos(3), false), None);
+    assert_eq!(table.preempted.taken(), 0);
+    table.check();
 }

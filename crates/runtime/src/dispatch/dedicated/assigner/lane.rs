@@ -1,7 +1,7 @@
-//! One lane: the requests that the desk has given it, and what its mailbox shows.
+//! One lane: the requests that the assigner has given it, and what its mailbox shows.
 //!
-//! Owns the counts by which desk and mailbox are compared, and the order to give way that the
-//! mailbox carries. Which requests the lane gets is decided by the [`Desk`](super::Desk).
+//! Owns the counts by which assigner and mailbox are compared, and the order to give way that the
+//! mailbox carries. Which requests the lane gets is decided by the [`Assigner`](super::Assigner).
 //!
 //! | state | is entered | gets requests |
 //! |---|---|---|
@@ -10,7 +10,7 @@
 //! | present | that thread runs and asks | up to `depth` |
 //! | kept | its request blocks and keeps it | no |
 
-use super::super::super::board::Number;
+use super::super::super::table::Number;
 use super::LaneMailbox;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(super) const OBEYS_WITHIN: Nanos = Nanos(20_000);
 /// Time from one report that a request is overdue to the next: a signal takes its sender 8 us.
 pub(super) const AGAIN: Nanos = Nanos(1_000_000);
 
-/// The desk's record of a request that is handed out.
+/// The assigner's record of a request that is handed out.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Given {
     pub(super) number: Number,

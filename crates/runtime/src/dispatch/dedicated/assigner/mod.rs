@@ -1,10 +1,10 @@
 //! The assignment of requests to workers: a pure state machine between the policy and the
 //! mailboxes.
 //!
-//! Owns the [`Board`], the order of what was handed out, and what is known of each lane ([`lane`]):
-//! hands requests out and takes them back. When one gives way is decided in [`quantum`]. Time is an
-//! argument, threads are values of any type `S`, so tests step it without threads. The thread that
-//! holds the dispatcher's lock calls it.
+//! Owns the [`RequestTable`], the order of what was handed out, and what is known of each lane
+//! ([`lane`]): hands requests out and takes them back. When one gives way is decided in
+//! [`quantum`]. Time is an argument, threads are values of any type `S`, so tests step it without
+//! threads. The thread that holds the dispatcher's lock calls it.
 //!
 //! # Tokens
 //! A lane has at most `depth` requests, the one it runs and those in its mailbox: JBSQ(k), join the
@@ -31,7 +31,7 @@
 //!   has taken the core, or it is long and the policy does not preempt;
 //! - one at a time, by a lane that finds nothing else.
 //!
-//! # Invariants ([`Desk::check`])
+//! # Invariants ([`Assigner::check`])
 //! - Each request that is handed out has one token, and is at one lane or in `returned`.
 //! - A lane has at most `depth` requests, and none while it is idle or called.
 //! - `returned` is in the order of `order`.
@@ -39,7 +39,7 @@
 mod lane;
 mod quantum;
 
-use super::super::board::{Blocked, Board, Next, Number, Offer, Preempted};
+use super::super::table::{Blocked, Next, Number, Offer, Preempted, RequestTable};
 use super::admission::Admission;
 use crate::ground::words::worker_mailbox::WorkerMailbox;
 use std::collections::VecDeque;
@@ -65,12 +65,12 @@ pub enum Handed<P, S> {
     Resume(Number, S),
 }
 
-/// The mailbox of a lane of this desk.
+/// The mailbox of a lane of this assigner.
 pub type LaneMailbox<P, S> = WorkerMailbox<Handed<P, S>>;
 
 /// See the module documentation.
-pub struct Desk<P, S> {
-    pub board: Board<P, S>,
+pub struct Assigner<P, S> {
+    pub table: RequestTable<P, S>,
     admission: Arc<Admission>,
     lanes: Box<[Lane<P, S>]>,
     /// The lane of each token's request.
@@ -88,11 +88,11 @@ pub struct Desk<P, S> {
     calls: Vec<usize>,
 }
 
-impl<P, S> Desk<P, S> {
-    /// Returns a desk for lanes that are all on their way. `board` is for `depth` workers each;
-    /// requests are submitted once `admission` has admitted them.
+impl<P, S> Assigner<P, S> {
+    /// Returns an assigner for lanes that are all on their way. `table` is for `depth` workers
+    /// each; requests are submitted once `admission` has admitted them.
     pub fn new(
-        board: Board<P, S>,
+        table: RequestTable<P, S>,
         mailboxes: &[Arc<LaneMailbox<P, S>>],
         depth: usize,
         quantum: Option<Nanos>,
@@ -100,7 +100,7 @@ impl<P, S> Desk<P, S> {
     ) -> Self {
         let (lanes, tokens) = (mailboxes.len(), mailboxes.len() * depth);
         Self {
-            board,
+            table,
             admission: Arc::clone(admission),
             lanes: mailboxes.iter().map(|mailbox| Lane::new(Arc::clone(mailbox), depth)).collect(),
             holders: vec![None; tokens].into(),
@@ -121,7 +121,7 @@ impl<P, S> Desk<P, S> {
     /// # Errors
     /// The payload, if as many wait as are allowed.
     pub fn submit(&mut self, now: Nanos, offer: Offer, payload: P) -> Result<(), P> {
-        let reaction = self.board.submit(now, offer, payload)?;
+        let reaction = self.table.submit(now, offer, payload)?;
         self.react(reaction);
         Ok(())
     }
@@ -141,8 +141,8 @@ impl<P, S> Desk<P, S> {
         while let Some(report) = self.lanes[index].mailbox.collect(self.lanes[index].collected) {
             self.lanes[index].collected = self.lanes[index].collected.wrapping_add(1);
             let given = self.leaves(index, report.number);
-            self.board.begin(given.number, Nanos(report.began));
-            let token = self.board.finish(given.number, Nanos(report.ended), report.panicked);
+            self.table.begin(given.number, Nanos(report.began));
+            let token = self.table.finish(given.number, Nanos(report.ended), report.panicked);
             debug_assert_eq!(token, Some(given.token));
             self.called.push_back((given.token, false));
         }
@@ -163,10 +163,10 @@ impl<P, S> Desk<P, S> {
     /// Hands out requests: first to lanes without one. Then it calls one lane for each request that
     /// is left, and puts the rest behind requests that run.
     pub fn pump(&mut self, now: Nanos) {
-        if self.board.waiting() == 0 && self.in_hand == 0 {
+        if self.table.waiting() == 0 && self.in_hand == 0 {
             // There is nothing for them: so the policy learns that they idle.
             while let Some((token, _)) = self.called.pop_front() {
-                let (next, reaction) = self.board.assign(token, now);
+                let (next, reaction) = self.table.assign(token, now);
                 debug_assert!(matches!(next, Next::Idle));
                 self.react(reaction);
             }
@@ -192,14 +192,14 @@ impl<P, S> Desk<P, S> {
 
     /// Returns whether there are more requests than lanes on their way to them.
     pub fn is_short(&self) -> bool {
-        let wanted = self.called.len().min(self.board.waiting() + self.in_hand) + self.returned.len();
+        let wanted = self.called.len().min(self.table.waiting() + self.in_hand) + self.returned.len();
         wanted > self.lanes_called
     }
 
     /// Returns how many requests wait for a lane that takes them: in the policy, or taken back from
     /// mailboxes.
     pub fn waiting(&self) -> usize {
-        self.board.waiting() + self.returned.len()
+        self.table.waiting() + self.returned.len()
     }
 
     /// Returns whether there is something for the dispatcher's thread to watch: requests wait, if
@@ -247,7 +247,7 @@ impl<P, S> Desk<P, S> {
         }
         while let Some((token, has_one)) = self.called.pop_front() {
             self.in_hand -= usize::from(has_one);
-            let (next, reaction) = self.board.assign(token, now);
+            let (next, reaction) = self.table.assign(token, now);
             self.react(reaction);
             let (number, handed) = match next {
                 Next::Start(number, payload) => {
@@ -375,7 +375,7 @@ impl<P, S> Desk<P, S> {
     /// The thread, if as many are preempted as are allowed: it runs on.
     pub fn preempt(&mut self, lane: usize, number: Number, now: Nanos, thread: S) -> Result<(), S> {
         self.begin_running(lane, number);
-        match self.board.preempt(number, now, thread) {
+        match self.table.preempt(number, now, thread) {
             Ok(Preempted::Free(token)) => {
                 let given = self.leaves(lane, number);
                 debug_assert_eq!(given.token, token);
@@ -396,9 +396,9 @@ impl<P, S> Desk<P, S> {
     /// A request without a lane gave way. The caller pumps afterwards.
     ///
     /// # Errors
-    /// As [`Board::preempt`].
+    /// As [`RequestTable::preempt`].
     pub fn preempt_detached(&mut self, number: Number, now: Nanos, thread: S) -> Result<(), S> {
-        match self.board.preempt(number, now, thread)? {
+        match self.table.preempt(number, now, thread)? {
             Preempted::Queued(reaction) => self.react(reaction),
             Preempted::Free(_) => unreachable!("a request without a lane has no token"),
         }
@@ -417,7 +417,7 @@ impl<P, S> Desk<P, S> {
     ) -> Vec<(S, Option<Number>)> {
         self.begin_running(lane, number);
         if leaves {
-            let left = self.board.block(number, now, true);
+            let left = self.table.block(number, now, true);
             debug_assert!(matches!(left, Blocked::Left(_)));
             let given = self.leaves(lane, number);
             self.called.push_back((given.token, false));
@@ -430,12 +430,12 @@ impl<P, S> Desk<P, S> {
         for at in 0..self.called.len() {
             if core::mem::take(&mut self.called[at].1) {
                 self.in_hand -= 1;
-                let reaction = self.board.empty_hand(self.called[at].0, now);
+                let reaction = self.table.empty_hand(self.called[at].0, now);
                 self.react(reaction);
             }
         }
         self.lanes[lane].state = State::Kept;
-        let Blocked::Kept(suspended) = self.board.block(number, now, false) else {
+        let Blocked::Kept(suspended) = self.table.block(number, now, false) else {
             unreachable!("it keeps its lane");
         };
         let mut released: Vec<_> = suspended.into_iter().map(|thread| (thread, None)).collect();
@@ -444,7 +444,7 @@ impl<P, S> Desk<P, S> {
             match handed {
                 Handed::Start(..) => self.returned.push_back((given, handed)),
                 Handed::Resume(number, thread) => {
-                    self.board.release_assigned(number, now);
+                    self.table.release_assigned(number, now);
                     self.called.push_back((given.token, false));
                     released.push((thread, Some(number)));
                 }
@@ -456,7 +456,7 @@ impl<P, S> Desk<P, S> {
 
     /// The request that keeps `lane` runs again.
     pub fn unblock(&mut self, lane: usize, number: Number, now: Nanos) {
-        self.board.unblock(number, now);
+        self.table.unblock(number, now);
         if self.lanes[lane].state == State::Kept {
             self.lanes[lane].state = State::Present;
         }
@@ -501,7 +501,7 @@ impl<P, S> Desk<P, S> {
     fn begin_running(&mut self, lane: usize, number: Number) {
         self.collect_from(lane);
         let began = self.lanes[lane].mailbox.progress().1;
-        self.board.begin(number, Nanos(began));
+        self.table.begin(number, Nanos(began));
     }
 
     /// Leaves `lane` to a thread that is on its way.
@@ -520,7 +520,7 @@ impl<P, S> Desk<P, S> {
     /// Verifies the invariants.
     #[cfg(test)]
     pub fn check(&self) {
-        self.board.check();
+        self.table.check();
         let mut held = vec![None; self.holders.len()];
         for (index, lane) in self.lanes.iter().enumerate() {
             assert!(lane.given.len() <= self.depth, "lane {index} has {} requests", lane.given.len());
@@ -540,7 +540,7 @@ impl<P, S> Desk<P, S> {
         if self.lanes.iter().all(|lane| lane.state == State::Kept) {
             let starts = |handed: &Handed<P, S>| matches!(handed, Handed::Start(..));
             let none_waits = self.in_hand == 0 && self.returned.iter().all(|(_, handed)| starts(handed));
-            assert!(none_waits && self.board.suspended() == 0, "nothing resumes them");
+            assert!(none_waits && self.table.suspended() == 0, "nothing resumes them");
         }
     }
 }

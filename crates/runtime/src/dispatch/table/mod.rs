@@ -9,12 +9,12 @@
 //!
 //! | state | is entered | the policy has it | its lane |
 //! |---|---|---|---|
-//! | new | [`Board::submit`] | waiting | none |
-//! | running | [`Board::next`] | handed out | the one that asked |
-//! | in hand | [`Board::preempt`] | handed out | the one it ran on, until that asks |
-//! | suspended | the next [`Board::next`] of that lane | waiting | none |
-//! | detached | [`Board::block`] | unknown, or listed: still waiting | none: it blocked, and runs again ([`Board::unblock`]) as any thread |
-//! | ended | [`Board::finish`] of one that is listed | waiting | none |
+//! | new | [`RequestTable::submit`] | waiting | none |
+//! | running | [`RequestTable::next`] | handed out | the one that asked |
+//! | in hand | [`RequestTable::preempt`] | handed out | the one it ran on, until that asks |
+//! | suspended | the next [`RequestTable::next`] of that lane | waiting | none |
+//! | detached | [`RequestTable::block`] | unknown, or listed: still waiting | none: it blocked, and runs again ([`RequestTable::unblock`]) as any thread |
+//! | ended | [`RequestTable::finish`] of one that is listed | waiting | none |
 //!
 //! A request that blocks with its lane may wait for a suspended one, which only a lane that asks
 //! resumes. So all suspended requests are *released* then: they are detached, and run as any
@@ -31,12 +31,12 @@
 //! A preempted request stays in the hand of its lane until that asks again: requests that arrive in
 //! between are queued first, so the policy compares it with them.
 //!
-//! # Invariants ([`Board::check`])
+//! # Invariants ([`RequestTable::check`])
 //! - A lane has at most one request, which knows it.
 //! - At most `queue` requests are new, and at most `blocked` are detached because they blocked.
 //! - Of each class at most its share of `preempted`, and one for each lane (each worker, with
-//!   [`Board::for_workers`]), are suspended, in hand or released; beyond them one for each lane, if
-//!   [`Board::release_assigned`] is used.
+//!   [`RequestTable::for_workers`]), are suspended, in hand or released; beyond them one for each
+//!   lane, if [`RequestTable::release_assigned`] is used.
 //! - `suspended` has the numbers of the suspended requests of each share, each at the index that
 //!   its entry knows.
 //! - While all lanes are kept by requests that have blocked, no request is suspended.
@@ -134,7 +134,7 @@ struct Entry<P, S> {
 }
 
 /// See the module documentation.
-pub struct Board<P, S> {
+pub struct RequestTable<P, S> {
     policy: Box<dyn Dispatch + Send>,
     entries: Vec<Option<Entry<P, S>>>,
     free: Vec<Number>,
@@ -153,9 +153,9 @@ pub struct Board<P, S> {
     kept: usize,
 }
 
-impl<P, S> core::fmt::Debug for Board<P, S> {
+impl<P, S> core::fmt::Debug for RequestTable<P, S> {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
-        f.debug_struct("Board")
+        f.debug_struct("RequestTable")
             .field("policy", &self.policy.name())
             .field("new", &self.new)
             .field("preempted", &self.preempted)
@@ -165,8 +165,8 @@ impl<P, S> core::fmt::Debug for Board<P, S> {
     }
 }
 
-impl<P, S> Board<P, S> {
-    /// Creates an empty board for `lanes` lanes, which all have to ask once.
+impl<P, S> RequestTable<P, S> {
+    /// Creates an empty table for `lanes` lanes, which all have to ask once.
     ///
     /// # Errors
     /// If a setting is out of range, or there is no memory for so many requests.
@@ -174,7 +174,7 @@ impl<P, S> Board<P, S> {
         Self::with_shares(settings, lanes, |places, classes| Shares::new(places, classes, lanes))
     }
 
-    /// Creates an empty board for workers that have up to `depth` requests each: the board's lanes
+    /// Creates an empty table for workers that have up to `depth` requests each: the table's lanes
     /// are the places for these. Each worker may add one preempted request to the share of a class.
     ///
     /// # Errors

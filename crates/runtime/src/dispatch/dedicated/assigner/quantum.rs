@@ -1,14 +1,14 @@
 //! Decides when a request gives way to others: its quantum is over, or the policy demands it.
 //!
 //! Decides from what lanes show and what waits, and orders it through the lane's mailbox; the
-//! request's thread then calls [`Desk::preempt`]. Hands nothing out and takes nothing back.
+//! request's thread then calls [`Assigner::preempt`]. Hands nothing out and takes nothing back.
 
-use super::super::super::board::Number;
-use super::Desk;
+use super::super::super::table::Number;
+use super::Assigner;
 use tailwater_sched::Nanos;
 use tailwater_sched::dispatch::Verdict;
 
-impl<P, S> Desk<P, S> {
+impl<P, S> Assigner<P, S> {
     /// The request that `lane` runs does not give way, for lack of room: for another quantum, and
     /// if the policy has demanded it, until [there is room](Self::order_again).
     pub fn run_on(&mut self, index: usize, now: Nanos) {
@@ -26,7 +26,7 @@ impl<P, S> Desk<P, S> {
         let lane = &mut self.lanes[index];
         if let Some(first) = lane.given.front_mut()
             && first.refused
-            && self.board.may_preempt(first.number)
+            && self.table.may_preempt(first.number)
         {
             (first.refused, first.stops) = (false, true);
             lane.update_order();
@@ -50,7 +50,7 @@ impl<P, S> Desk<P, S> {
                 return Verdict::Preempt;
             }
         }
-        self.board.quantum(number, now)
+        self.table.quantum(number, now)
     }
 
     /// Has the request that a lane runs give way, if its quantum is over and another one waits
@@ -67,9 +67,9 @@ impl<P, S> Desk<P, S> {
             return;
         }
         let verdict = match () {
-            () if !self.board.may_preempt(first.number) => Verdict::Again(quantum),
+            () if !self.table.may_preempt(first.number) => Verdict::Again(quantum),
             () if self.waits_behind(index) => Verdict::Preempt,
-            () => self.board.quantum(first.number, now),
+            () => self.table.quantum(first.number, now),
         };
         let lane = &mut self.lanes[index];
         match verdict {
