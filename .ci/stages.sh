@@ -232,6 +232,7 @@ seeds() {
 # other, and which hyperthreads are lent.
 many-cores() {
     can_emulate || return 0
+    cargo test --quiet -p tailwater-machine
     emulated --topology 2x3x2 -- \
         "$(integration_tests tailwater-tests)" --include-ignored --test-threads 1 kthreads_take services_are_lent
 }

@@ -148,6 +148,15 @@ impl Stream {
         }
     }
 
+    /// Passes over all lines that were written until now.
+    fn forget_lines(&self) {
+        let mut state = self.lock();
+        self.take(&mut state);
+        if let Some(end) = state.bytes.iter().rposition(|&byte| byte == b'\n') {
+            state.taken = state.taken.max(end + 1);
+        }
+    }
+
     /// Returns all bytes, once the stream has ended.
     fn finish(&self) -> Result<Vec<u8>, TooLate> {
         let mut wait = Wait::new();
@@ -253,6 +262,19 @@ impl Program {
     pub fn line(&mut self) -> Option<String> {
         let line = self.output.as_ref().expect("the output is read").line();
         line.unwrap_or_else(|TooLate| self.fail("printed no line"))
+    }
+
+    /// Returns a line of its output that it began after this call: of a program that prints how it
+    /// stands, older lines are about the past. `None` at the end.
+    ///
+    /// # Panics
+    /// As [`line`](Self::line).
+    #[track_caller]
+    pub fn fresh_line(&mut self) -> Option<String> {
+        self.output.as_ref().expect("the output is read").forget_lines();
+        // The program may have begun the next line before.
+        self.line()?;
+        self.line()
     }
 
     /// Returns the next line of its output that contains `part`; lines before it are skipped.

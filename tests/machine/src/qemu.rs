@@ -3,8 +3,8 @@
 //! QEMU emulates the processors unless KVM is asked for: emulation runs everywhere, and shows more
 //! interleavings of processors. Some hosts that are virtual machines offer KVM and cannot boot a
 //! guest with it. The guest sees the host's files through a share that QEMU does not write, and one
-//! folder that both write. QEMU ends with the guest or at the limit, and is killed if this process
-//! returns an error; a signal that kills this process alone leaves it running.
+//! folder that both write. QEMU ends with the guest or at the limit, and is killed when this
+//! process ends, also by a signal.
 //!
 //! QEMU's own cables carry one queue. Those of several are made of TAP devices and bridges, in a
 //! network namespace that ends with QEMU.
@@ -20,6 +20,13 @@ use std::time::{Duration, Instant};
 
 /// The program.
 const QEMU: &str = "qemu-system-x86_64";
+/// It, so that the kernel kills it when this process ends. A change of rights, as by unshare(1),
+/// would undo that (prctl(2)): nothing is between the two.
+const QEMU_OF_PARENT: [&str; 5] = ["setpriv", "--pdeathsig", "KILL", "--", QEMU];
+/// Status of setpriv(1) and sh(1) if a program is not installed.
+const NOT_FOUND: i32 = 127;
+/// What to do if one of the programs is missing.
+const NEEDS: &str = "apt install qemu-system-x86 kmod iproute2 util-linux";
 /// Interval at which the limit is looked at.
 const LOOK: Duration = Duration::from_millis(20);
 /// Length of the longest IP packet that a cable of several queues carries.
@@ -82,15 +89,12 @@ impl Machine<'_> {
         let mut command = self.program();
         command.args(self.arguments()).stdin(Stdio::null());
         let program = command.get_program().to_string_lossy().into_owned();
-        let mut qemu = Running(command.spawn().map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => {
-                anyhow::anyhow!(
-                    "{program} is not installed: apt install qemu-system-x86 kmod iproute2 util-linux"
-                )
-            }
-            _ => anyhow::anyhow!("{program} cannot be started: {error}"),
-        })?);
+        let mut qemu =
+            Running(command.spawn().with_context(|| format!("{program} cannot be started; {NEEDS}"))?);
         let status = qemu.wait(self.folder, self.limit)?;
+        if status.code() == Some(NOT_FOUND) {
+            bail!("{QEMU} cannot be started; {NEEDS}");
+        }
         errand::status(self.folder).with_context(|| {
             let console = fs::read(self.console()).unwrap_or_default();
             let console = String::from_utf8_lossy(&console).into_owned();
@@ -161,14 +165,17 @@ impl Machine<'_> {
     /// Returns QEMU, in a namespace with its cables if cards have several queues.
     fn program(&self) -> Command {
         if self.queues == 1 || self.cards.is_empty() {
-            return Command::new(QEMU);
+            let mut command = Command::new(QEMU_OF_PARENT[0]);
+            command.args(&QEMU_OF_PARENT[1..]);
+            return command;
         }
         let mut command = Command::new("unshare");
         // Root of a namespace of users may make them, too, where users may make such a namespace.
         if !rustix::process::geteuid().is_root() {
             command.arg("--map-root-user");
         }
-        command.args(["--net", "sh", "-ec", &format!("{}exec \"$0\" \"$@\"", self.cables()), QEMU]);
+        command.args(["--net", "sh", "-ec", &format!("{}exec \"$0\" \"$@\"", self.cables())]);
+        command.args(QEMU_OF_PARENT);
         command
     }
 

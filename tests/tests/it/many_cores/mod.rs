@@ -41,7 +41,7 @@ fn lent() -> Vec<u16> {
 /// Lends these cores, at the pace of an emulated machine: its processors share a few real ones.
 fn lend(config: &mut Config, cores: &[u16]) {
     config.managed_cores = Some(cores.to_vec());
-    config.start_deadline_us = 1_000_000;
+    config.start_deadline_us = 10_000_000;
     config.cede_grace_us = 100_000;
     config.burst_quantum_us = 100_000;
     config.service_quantum_us = 100_000;
@@ -67,9 +67,9 @@ fn crunch(bench: &Bench, name: &str, class: &str) -> Role {
     bench.child_with(&crunch_role(), name, class, &[("TAILWATER_KTHREADS", &kthreads()), NO_STALLS, SLICES])
 }
 
-/// Rounds of the slowest thread, and the cores of the program, by its next line.
+/// Rounds of the slowest thread, and the cores of the program, after this call.
 fn progress(job: &mut Role) -> (u64, Vec<u16>) {
-    let line = job.line().expect("the job runs");
+    let line = job.fresh_line().expect("the job runs");
     let parse = || {
         let (rounds, held) = line.strip_prefix("rounds ")?.split_once(" held ")?;
         let held = held.strip_prefix('[')?.strip_suffix(']')?;
@@ -131,11 +131,18 @@ impl Sample {
     }
 }
 
+/// Returns how many cores these programs hold, about: one that changes hands may be missing, or
+/// count twice.
+fn held_together(bench: &Bench, programs: &[&Role]) -> u64 {
+    let stats = bench.stats();
+    programs.iter().map(|role| cores_in(&stats, role)).sum()
+}
+
 /// Checks, over many samples, that no core stays free while these programs want all of them, and
 /// returns the samples.
 fn check_work_conservation(bench: &Bench, programs: &[&Role]) -> Vec<Sample> {
     let all = lent().len() as u64;
-    until("all cores are lent", || Sample::take(bench, programs).sum() == all);
+    until("all cores are lent", || held_together(bench, programs) == all);
     let mut samples = vec![Sample::take(bench, programs)];
     for _ in 0..SAMPLES {
         let last = samples.last().expect("there is one");
@@ -151,10 +158,16 @@ fn assert_equal_parts(samples: &[Sample], places: [usize; 2]) {
     assert!(one <= 2 * other && other <= 2 * one, "{one} and {other}");
 }
 
+/// Checks that nothing went wrong, and that Linux let all kthreads go where they should.
 fn assert_no_defect(stats: &Value) {
-    for counter in ["ledger_refusals", "rebind_failures"] {
-        assert_eq!(stats["cores"][counter], 0, "{stats:#}");
-    }
+    assert_eq!(stats["cores"]["rebind_failures"], 0, "{stats:#}");
+    assert_no_own_defect(stats);
+}
+
+/// As [`assert_no_defect`], where Linux takes cores away: it may refuse one before the IOKernel
+/// knows.
+fn assert_no_own_defect(stats: &Value) {
+    assert_eq!(stats["cores"]["ledger_refusals"], 0, "{stats:#}");
     for runtime in stats["runtimes"].as_array().expect("an array") {
         assert_eq!(runtime["counters"]["lost_wakes"], 0, "{stats:#}");
     }
