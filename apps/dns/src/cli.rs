@@ -30,7 +30,7 @@ use crate::zone::problem::Problem;
 /// Examples, for `after_help`.
 pub const EXAMPLES: &str = "Examples:
   tailwater-dns --zone example.com=example.com.zone --check
-  tailwater run --name dns --kthreads 2 --ip 10.77.0.2 -- tailwater-dns --zone example.com=example.com.zone
+  tailwater run --kthreads 2 --ip 10.77.0.2 -- tailwater-dns --zone example.com=example.com.zone
   tailwater run --name dns -- tailwater-dns --dispatch mq:5us --zone example.com=example.com.zone
   tailwater-dns --linux --listen 127.0.0.1:5300 --zone example.com=example.com.zone
   kill -HUP PID                                 read the zone files again
@@ -64,8 +64,9 @@ pub struct Options {
     #[arg(long)]
     check: bool,
     /// Maximum number of TCP connections
-    #[arg(long, value_name = "N", default_value_t = Limits::default().connections)]
-    connections: usize,
+    #[arg(long, value_name = "N", default_value_t = Limits::default().connections as u32,
+        value_parser = clap::value_parser!(u32).range(1..))]
+    connections: u32,
     /// Seconds after which a TCP connection is closed without a whole query, or with answers that
     /// the client does not read
     #[arg(long, value_name = "S", default_value_t = Limits::default().idle.as_secs(),
@@ -85,8 +86,9 @@ pub struct Options {
     #[arg(long)]
     linux: bool,
     /// Threads for datagrams
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "linux")]
-    threads: usize,
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "linux",
+          value_parser = clap::value_parser!(u16).range(1..=4_096))]
+    threads: u16,
 }
 
 impl Options {
@@ -134,7 +136,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     if options.check {
         return Ok(());
     }
-    let limits = Limits { connections: options.connections, idle: Duration::from_secs(options.idle) };
+    let limits =
+        Limits { connections: options.connections as usize, idle: Duration::from_secs(options.idle) };
     let shared = Arc::new(Shared::new(store, limits));
     let default = if options.linux { [127, 0, 0, 1] } else { [0, 0, 0, 0] };
     let listen = match &*options.listen {
@@ -142,7 +145,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         listen => listen.to_vec(),
     };
     if options.linux {
-        let server = linux::Server::start(&listen, options.threads, &shared)?;
+        let server = linux::Server::start(&listen, options.threads.into(), &shared)?;
         announce(server.addresses())?;
         let running = Running { shared, dispatched: None };
         follow_signals(&mut signals, &running)?;

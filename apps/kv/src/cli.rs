@@ -123,10 +123,10 @@ struct ReplicationOptions {
     )]
     replicate: Vec<SocketAddr>,
     /// What happens to writes while a backup is lost
-    #[arg(long, value_name = "WHAT", value_enum, default_value_t = replicate::OnLoss::Refuse)]
+    #[arg(long, value_name = "WHAT", value_enum, requires = "replicate", default_value_t = replicate::OnLoss::Refuse)]
     on_backup_loss: replicate::OnLoss,
     /// Seconds after which a backup that does not answer is lost
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", requires = "replicate", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
     backup_timeout: u32,
     /// Be a backup and take copies on this port, 0 for any, until SIGUSR1 makes it a primary
     #[arg(long, value_name = "PORT", requires = "secret", conflicts_with = "udp_port")]
@@ -329,7 +329,7 @@ fn end_on_signal(
         until_signal(&service, clock, &listening, pid_file, signals).and_then(|()| print_classes(&listening));
     if let Err(error) = &waited {
         // Nothing is left to do if this fails too.
-        let _ = writeln!(std::io::stderr(), "Error: {error:?}");
+        let _ = std::io::stderr().write_all(format!("error: {error:#}\n").as_bytes());
     }
     std::process::exit(i32::from(waited.is_err()));
 }

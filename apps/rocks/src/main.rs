@@ -1,5 +1,8 @@
 //! `tailwater-rocks`: serves an ordered store until a signal ends it.
 
+use std::io::{Write, stderr};
+use std::process::ExitCode;
+
 use clap::Parser;
 use tailwater_rocks::cli::{EXAMPLES, Options, run};
 
@@ -13,6 +16,9 @@ struct Command {
     options: Options,
 }
 
-fn main() -> anyhow::Result<()> {
-    run(&Command::parse().options)
+fn main() -> ExitCode {
+    let Err(error) = run(&Command::parse().options) else { return ExitCode::SUCCESS };
+    // Without a backtrace, which RUST_BACKTRACE=1 would add to a typing mistake.
+    let _ = stderr().write_all(format!("error: {error:#}\n").as_bytes());
+    ExitCode::FAILURE
 }

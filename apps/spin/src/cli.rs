@@ -50,8 +50,8 @@ pub struct Options {
     /// Make a user thread for every request
     #[arg(long, conflicts_with = "linux")]
     spawn: bool,
-    /// Run requests in the order of this policy: c-fcfs, steal[:N], sq:QUANTUM[,head],
-    /// mq:QUANTUM[,tail], srpt, or jbsq:K[,QUANTUM] with a dispatcher of its own
+    /// Run requests in the order of this policy: c-fcfs, steal[:N], ps:QUANTUM,
+    /// sq:QUANTUM[,head], mq:QUANTUM[,tail], srpt, or jbsq:K[,QUANTUM] with a dispatcher of its own
     #[arg(long, value_name = "POLICY", conflicts_with_all = ["linux", "spawn"])]
     dispatch: Option<Policy>,
     /// Dispatchers with a kthread of their own, which hand requests to the others; 0: each kthread
@@ -75,8 +75,9 @@ pub struct Options {
     #[arg(long, value_enum, default_value_t = Wait::Block, requires = "linux")]
     wait: Wait,
     /// Threads on the socket
-    #[arg(long, value_name = "N", default_value_t = 1, requires = "linux")]
-    threads: usize,
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "linux",
+          value_parser = clap::value_parser!(u16).range(1..=4_096))]
+    threads: u16,
     /// Core to bind all threads to
     #[arg(long, value_name = "CORE", requires = "linux")]
     core: Option<usize>,
@@ -177,7 +178,7 @@ fn serve_linux(options: &Options, spinner: Spinner, mut signals: Signals) -> any
         Wait::Busy => linux::Mode::BusyPoll,
     };
     let listen = options.listen.unwrap_or(SocketAddr::from(([127, 0, 0, 1], 5000)));
-    let config = linux::Config { listen, mode, threads: options.threads, core: options.core, spinner };
+    let config = linux::Config { listen, mode, threads: options.threads.into(), core: options.core, spinner };
     let server = linux::Server::start(&config)?;
     announce(server.local_addr())?;
     let _ = signals.forever().next();

@@ -37,19 +37,19 @@ pub struct Options {
     #[arg(long)]
     linux: bool,
     /// Worker threads [default: one per kthread, with --linux one per core that may be used]
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4_096))]
+    threads: Option<u16>,
     /// Stop after this many seconds; without it and without --trials, run until interrupted
     #[arg(long, value_name = "S")]
     seconds: Option<f64>,
     /// Stop when every swaption has been priced with this many paths
-    #[arg(long, value_name = "T")]
+    #[arg(long, value_name = "T", value_parser = clap::value_parser!(u64).range(1..))]
     trials: Option<u64>,
     /// Swaptions in the portfolio
     #[arg(long, value_name = "N", default_value_t = 32)]
     swaptions: usize,
     /// Paths that count as one swaption priced, when --trials is not given
-    #[arg(long, value_name = "T", default_value_t = 20_000)]
+    #[arg(long, value_name = "T", default_value_t = 20_000, value_parser = clap::value_parser!(u64).range(1..))]
     trials_per_swaption: u64,
     /// Seed of the portfolio and of every path
     #[arg(long, default_value_t = 1)]
@@ -109,8 +109,11 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             })
             .context("cannot start a thread")?
     };
-    let tally =
-        if options.linux { run_linux(options, &job)? } else { run_user_threads(&job, options.threads)? };
+    let tally = if options.linux {
+        run_linux(options, &job)?
+    } else {
+        run_user_threads(&job, options.threads.map(usize::from))?
+    };
     finished.store(true, Relaxed);
     // A watcher that waits for input does not notice the end of the job; the process ends without
     // it.
@@ -126,7 +129,7 @@ fn run_linux(options: &Options, job: &Arc<Job>) -> anyhow::Result<Tally> {
     let default_threads = if options.core.is_empty() { available } else { options.core.len() };
     let placement =
         Placement { cores: options.core.clone(), idle_class: options.nice_idle, nice: options.nice };
-    Ok(run_threads(job, options.threads.unwrap_or(default_threads), &placement)?.join()?)
+    Ok(run_threads(job, options.threads.map_or(default_threads, usize::from), &placement)?.join()?)
 }
 
 /// Waits until the job ends, printing progress as configured.

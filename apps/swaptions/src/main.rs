@@ -1,6 +1,9 @@
 //! `tailwater-swaptions`: prices a portfolio of swaptions for a given time or number of trials and
 //! reports the speed.
 
+use std::io::{Write, stderr};
+use std::process::ExitCode;
+
 use clap::Parser;
 use tailwater_swaptions::cli::{EXAMPLES, Options, run};
 
@@ -14,6 +17,9 @@ struct Command {
     options: Options,
 }
 
-fn main() -> anyhow::Result<()> {
-    run(&Command::parse().options)
+fn main() -> ExitCode {
+    let Err(error) = run(&Command::parse().options) else { return ExitCode::SUCCESS };
+    // Without a backtrace, which RUST_BACKTRACE=1 would add to a typing mistake.
+    let _ = stderr().write_all(format!("error: {error:#}\n").as_bytes());
+    ExitCode::FAILURE
 }

@@ -16,6 +16,7 @@ use tailwater_ports::pcap::create_private;
 use tailwater_ports::pcap::format::{FILE_HEADER, RECORD_HEADER, Writer};
 use tailwater_shm::control::{CaptureRequest, Direction};
 use tailwater_shm::ring::{Consumer, FrameBuffer};
+use tailwater_testbed::socket::IokernelArg;
 
 use tailwater_testbed::interrupt::{Interrupt, Interrupted};
 use tailwater_testbed::note;
@@ -34,7 +35,7 @@ const MAX_FILES: u32 = 1000;
   tailwater capture -w all.pcap                       every frame once, until interrupted
   tailwater capture -w - | tcpdump -nr -              as they come
   tailwater capture -w - | wireshark -k -i -
-  tailwater capture --runtime web --direction rx -w web.pcap --seconds 10
+  tailwater capture --program web --direction rx -w web.pcap --seconds 10
   tailwater capture --port eth1 --snap 128 --count 1000 -w head.pcap
   tailwater capture -w ring.pcap --rotate-mb 100 --files 5
 
@@ -43,13 +44,10 @@ pub struct CaptureArgs {
     /// File to write; - is standard output
     #[arg(short, long, value_name = "FILE")]
     write: PathBuf,
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
-    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
-    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
-    iokernel: String,
-    /// Only frames from and to this program (its name in `tailwater stats`), also if it starts
-    /// later
-    #[arg(long, value_name = "NAME")]
+    #[command(flatten)]
+    iokernel: IokernelArg,
+    /// Only frames from and to this program (its name in `tailwater ps`), also if it starts later
+    #[arg(long = "program", alias = "runtime", value_name = "NAME")]
     runtime: Option<String>,
     /// Only frames through this port (its name in `tailwater stats --json`)
     #[arg(long, value_name = "NAME")]
@@ -61,16 +59,16 @@ pub struct CaptureArgs {
     #[arg(long, value_name = "BYTES", default_value_t = 9018, value_parser = clap::value_parser!(u16).range(14..=9018))]
     snap: u16,
     /// End after this many frames
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// End after this many seconds
-    #[arg(long, value_name = "S")]
+    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
     seconds: Option<u64>,
     /// Begin a new file (FILE.1, FILE.2, ...) before one grows beyond this many megabytes
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..))]
     rotate_mb: Option<u64>,
-    /// Keep at most this many files; the oldest is overwritten
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_FILES)))]
+    /// With --rotate-mb: keep at most this many files; the oldest is overwritten
+    #[arg(long, value_name = "N", requires = "rotate_mb", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_FILES)))]
     files: u32,
     /// Memory in megabytes for frames that wait to be written: 1, 2, 4, 8 or 16
     #[arg(long, value_name = "MB", default_value_t = 4, value_parser = parse_buffer)]
@@ -126,9 +124,10 @@ pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
             Err(Interrupted) => interrupted = true,
         }
     }
-    let missing = if connected { ring.dropped() } else { None };
-    let missing = missing.map_or("an unknown number of".to_owned(), |n| n.to_string());
-    note!("{frames} frames, {missing} missing because this program was slow");
+    match if connected { ring.dropped() } else { None } {
+        Some(missing) => note!("{frames} frames, {missing} missing because this program was slow"),
+        None => note!("{frames} frames; how many are missing is not known"),
+    }
     anyhow::ensure!(connected, "the IOKernel ended the capture");
     Ok(())
 }

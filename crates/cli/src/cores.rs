@@ -7,6 +7,7 @@ use std::io::{Write, stdout};
 
 use clap::Args;
 use tailwater_shm::control::CoreRequest;
+use tailwater_testbed::socket::IokernelArg;
 
 use crate::query;
 
@@ -16,8 +17,8 @@ const PRIORITIES: usize = 8;
 /// Request cores for a program that runs, under policy = "arbiter"
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "At each priority the larger of this and of what the program requests itself counts, until the
-program or the IOKernel ends. Root, the IOKernel's user and the program's own may request.
+    after_help = "At each priority the larger of this and of what the program requests itself counts, until the program or the IOKernel \
+ends. Root, the IOKernel's user and the program's own may request.
 
 Examples:
   tailwater cores web 2                two cores at priority 0, before all other requests
@@ -25,16 +26,14 @@ Examples:
   tailwater cores web 0                no more than the program requests itself"
 )]
 pub struct CoresArgs {
-    /// Name of the program, as `tailwater stats` shows it
+    /// Name of the program, as `tailwater ps` shows it
     #[arg(value_name = "NAME")]
     name: String,
     /// How many, each number with its priority: N or N@PRIORITY, separated by commas
     #[arg(value_name = "CORES", value_parser = parse_cores)]
     cores: Cores,
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
-    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
-    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
-    iokernel: String,
+    #[command(flatten)]
+    iokernel: IokernelArg,
 }
 
 /// A number of cores at each priority.

@@ -7,6 +7,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use rustix::process::{Resource, getrlimit};
+use tailwater_testbed::exit::NoAnswer;
 use tailwater_testbed::note;
 use tailwater_testbed::requirements::Unsupported;
 
@@ -45,7 +46,7 @@ pub fn said_once(error: anyhow::Error) -> anyhow::Error {
         }
     }
     // The type of an error chooses the exit code.
-    match text == format!("{error:#}") || error.is::<Unsupported>() {
+    match text == format!("{error:#}") || error.is::<Unsupported>() || error.is::<NoAnswer>() {
         true => error,
         false => anyhow::Error::msg(text),
     }

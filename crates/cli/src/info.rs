@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::{Value, json};
 use tailwater_testbed::account::{Taker, Tracepoints, takers};
+use tailwater_testbed::socket::IokernelArg;
 use tailwater_testbed::statistics::{PROGRAM, alike};
 use tailwater_testbed::table::number;
 
@@ -21,7 +22,7 @@ use crate::stats::{addresses, cell, is_best_effort};
 /// and its last refusal
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "The exit code is 1 if no program or batch job has the name; its last refusal is shown all the same.
+    after_help = "The exit status is 1 if no program or batch job has the name; its last refusal is shown all the same.
 
 Examples:
   tailwater info web
@@ -31,10 +32,8 @@ pub struct InfoArgs {
     /// Name of the program, as `tailwater ps` shows it
     #[arg(value_name = "NAME")]
     name: String,
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
-    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
-    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
-    iokernel: String,
+    #[command(flatten)]
+    iokernel: IokernelArg,
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
@@ -135,7 +134,8 @@ fn no_core_because(earlier: &Value, program: &Value, document: &Value) -> Option
     }
     if grew("throttled") {
         return Some(
-            "its tenant owes the polling thread time and is not served for a while (throttled, offence_ns)"
+            "the IOKernel does not serve its user's programs for a while, because they cost it too much time: refused \
+             frames, or requests without need (counters throttled, offence_ns)"
                 .to_owned(),
         );
     }
@@ -165,13 +165,13 @@ fn no_core_because(earlier: &Value, program: &Value, document: &Value) -> Option
     }
     let names =
         holders.map(|other| format!("{} ({})", cell(&other["name"]), cell(&other["counters"]["cores"])));
-    let order = if is_best_effort(program) { "; services come before batch jobs" } else { "" };
+    let order = if is_best_effort(program) { "; services come before best-effort programs" } else { "" };
     Some(format!("all {there} cores are held: {}{order}", names.collect::<Vec<_>>().join(", ")))
 }
 
 fn describe(program: &Value, why: Option<&str>) -> String {
     let counters = &program["counters"];
-    let kind = if is_best_effort(program) { "batch job" } else { "service" };
+    let kind = if is_best_effort(program) { "best-effort program" } else { "service" };
     let seconds = counters["core_ns"].as_f64().map_or("-".to_owned(), |ns| number(ns / 1e9));
     let grant = match program["grant"].as_u64() {
         Some(number) => format!("[[grant]] number {number} of the configuration"),
@@ -281,7 +281,7 @@ mod tests {
         assert!(why(0, 0, 1).contains("no work"));
         assert!(why(3, 0, 1).contains("held: web (2); services come before"));
         assert!(why(3, 1, 1).contains("a core is free"));
-        assert!(why(3, 0, 0).contains("not served"));
+        assert!(why(3, 0, 0).contains("does not serve"));
         let mut document = document(0, 0);
         let web = programs(&document, "web").next().unwrap();
         assert_eq!(no_core_because(&Value::Null, web, &document), None);
@@ -331,7 +331,7 @@ mod tests {
         let xz = program_of(&document, programs(&document, "xz").next().unwrap());
         let text = describe(xz, Some("all cores are held"));
         for part in [
-            "xz: batch job, process 9 of user 1000",
+            "xz: best-effort program, process 9 of user 1000",
             "10.77.0.3, fd00::3, 02:00",
             "[[grant]] number 2",
             "3 runnable threads",

@@ -31,22 +31,26 @@ use crate::stored::{self, Stored};
 /// Start the IOKernel: switches packets and lends cores until it is interrupted
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  tailwater iokernel                                        core 0 polls, all others are lent
+  tailwater iokernel                                      core 0 polls, all others are managed
   tailwater iokernel --core 0 --managed-cores 2-7,10
-  tailwater iokernel --node 1 --socket @node1               the cores of one NUMA node; another IOKernel has the rest
+  tailwater iokernel --node 1 --socket @node1             the cores of one NUMA node
   tailwater iokernel --config /etc/tailwater.toml --socket /run/tailwater/socket
-  tailwater iokernel --tap tw0 --host-ip 10.77.0.1          ping and nc -u reach the services
+  tailwater iokernel --tap tw0 --host-ip 10.77.0.1        ping and nc -u reach the services
   tailwater iokernel --tap tw0 --host-ip 10.77.0.1 --publish tcp:6379=kv
-                                                            other machines reach program kv at this one's port 6379
-  tailwater iokernel --xdp eth1,gateway=10.77.0.1           an interface of its own, without Linux's network stack
-  tailwater iokernel --xdp eth0,share=addresses,gateway=10.0.1.1 in a cloud: one MAC address for Linux and programs
-  tailwater iokernel --xdp eth0,share=ports,gateway=10.77.0.1 one IP address for Linux and programs (run --listen)
+                                                          others reach kv at this machine's port
+  tailwater iokernel --xdp eth1,gateway=10.77.0.1         an interface without Linux's network stack
+  tailwater iokernel --xdp eth0,share=addresses,gateway=10.0.1.1
+                                                          in a cloud: Linux's MAC address for all
+  tailwater iokernel --xdp eth0,share=ports,gateway=10.77.0.1
+                                                          one IP address for all (run --listen)
   tailwater iokernel --xdp eth1 --fault loss=1%,delay=5ms,rate=100mbit,seed=7
-  tailwater iokernel --pcap replay=in.pcap,record=out.pcap  a capture file in place of a network
-  tailwater iokernel --print-config > tailwater.toml        every setting that has a value
-  tailwater iokernel --config tailwater.toml --check        would it start here, and if not, why
+  tailwater iokernel --pcap replay=in.pcap,record=out.pcap
+                                                          a capture file in place of a network
+  tailwater iokernel --print-config > tailwater.toml      every setting that has a value
+  tailwater iokernel --config tailwater.toml --check      would it start here, and if not, why
 
-Options win over the configuration file, which SIGHUP has read again. Programs join with `tailwater run`; `tailwater stats` shows them.")]
+Options win over the configuration file, which SIGHUP has read again. Programs join with `tailwater run`; `tailwater \
+stats` shows them.")]
 pub struct IokernelArgs {
     /// Configuration file (TOML)
     #[arg(long, value_name = "FILE")]
@@ -58,10 +62,12 @@ pub struct IokernelArgs {
     /// managed]
     #[arg(long, value_name = "CORE")]
     core: Option<u16>,
-    /// Cores to lend, for instance 1 or 2-7,10 [default: all others this process may use]
+    /// Managed cores, which are lent to programs, for instance 1 or 2-7,10 [default: all others
+    /// this process may use]
     #[arg(long, value_name = "LIST", value_parser = CoreList::from_str)]
     managed_cores: Option<CoreList>,
-    /// Use the cores of this NUMA node only, to poll on and to lend [default: those of all nodes]
+    /// Use the cores of this NUMA node only, to poll on and as managed cores [default: those of all
+    /// nodes]
     #[arg(long, value_name = "NODE")]
     node: Option<u16>,
     /// Start although another IOKernel started by this command may use some of these cores: each
@@ -77,11 +83,11 @@ pub struct IokernelArgs {
     /// For a service manager, which waits for the end of what it runs at a reload
     #[arg(long, requires = "takeover")]
     background: bool,
-    /// Connect runtimes with this machine's Linux through a TAP device of this name (needs
-    /// CAP_NET_ADMIN). After the name: queues=N, napi, offload=off
+    /// Connect programs with this machine's Linux through a TAP device of this name (needs
+    /// CAP_NET_ADMIN). After the name: queues=N, napi=on|off, offload=on|off
     #[arg(long, value_name = "NAME[,..]", requires = "host_ip")]
     tap: Option<String>,
-    /// Linux's own address on the TAP device, an address of the runtimes' network such as 10.77.0.1
+    /// Linux's own address on the TAP device, an address of the programs' network such as 10.77.0.1
     #[arg(long, value_name = "IP", requires = "tap")]
     host_ip: Option<Ipv4Addr>,
     /// Pass ports of this machine to programs behind the TAP device, and let programs reach other
@@ -89,25 +95,25 @@ pub struct IokernelArgs {
     /// udp:53=IP
     #[arg(long, value_name = "RULE", value_delimiter = ',')]
     publish: Vec<String>,
-    /// Connect runtimes with the network behind an interface, through AF_XDP (needs CAP_NET_RAW,
+    /// Connect programs with the network behind an interface, through AF_XDP (needs CAP_NET_RAW,
     /// CAP_NET_ADMIN, CAP_BPF). After the name: gateway=IP, mode=auto|native|skb, queues=N,
-    /// zero-copy=auto|on|off, share or share=mac (leave Linux the frames to the interface's own MAC
+    /// zero-copy=auto|on|off, share=mac (leave Linux the frames to the interface's own MAC
     /// address), share=addresses (leave it all but those for the programs' IP addresses, which are
     /// behind that MAC address: for clouds), share=ports (leave it all but those for the programs'
     /// ports, behind its own MAC and IP addresses; range=FIRST-LAST and part=N are the ports for
     /// connections of programs), fill-checksums (for a veth pair whose other end Linux uses)
     #[arg(long, value_name = "INTERFACE[,..]", conflicts_with = "tap")]
     xdp: Option<String>,
-    /// Replay a capture file to runtimes and record what they send: replay=FILE, record=FILE, fast,
+    /// Replay a capture file to programs and record what they send: replay=FILE, record=FILE, fast,
     /// gateway=IP
     #[arg(long, value_name = "WORDS", conflicts_with_all = ["tap", "xdp"])]
     pcap: Option<String>,
-    /// Impair the network behind the port: loss=1%, duplicate=1%, corrupt=1%, reorder=1%,
-    /// reorder-delay=1ms, delay=5ms, jitter=1ms, rate=100mbit, queue=FRAMES, each also with in. (to
-    /// runtimes) or out. before it; seed=N
+    /// Impair the network behind the port: loss=1%, duplicate=1%, corrupt=1%, reorder=1% with
+    /// reorder-delay=TIME (1ms if not given), delay=5ms, jitter=1ms, rate=100mbit with queue=FRAMES
+    /// (1000 if not given), each also with in. (to programs) or out. before it; seed=N
     #[arg(long, value_name = "WORDS")]
     fault: Option<String>,
-    /// Least severe events to log: error, warn, info or debug
+    /// Least severe events to log: error, warn, info, debug or trace
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     log: tracing::Level,
     /// Format of the log
@@ -116,8 +122,8 @@ pub struct IokernelArgs {
     /// Print the configuration as TOML and end
     #[arg(long)]
     print_config: bool,
-    /// Say of each thing that the start needs whether it is there, and end; exit code 0 only if the
-    /// IOKernel would start
+    /// Say of each thing that the start needs whether it is there, and end; exit status 0 only if
+    /// the IOKernel would start
     #[arg(long, conflicts_with_all = ["print_config", "background"])]
     check: bool,
     /// With --check: check what options and file say by themselves, for another machine than this
@@ -140,7 +146,12 @@ pub fn run(args: &IokernelArgs) -> anyhow::Result<()> {
     let config = configuration(args)?;
     if args.print_config {
         write!(stdout(), "{}", toml::to_string(&config)?)?;
-        return Ok(());
+        config.check()?;
+        return config
+            .ports
+            .build()
+            .map(|_| ())
+            .context("the IOKernel would not start with this configuration");
     }
     if args.background {
         return background::start(&config.socket);
@@ -349,7 +360,8 @@ fn reload_on(
 pub fn read_configuration(path: &Path) -> anyhow::Result<Config> {
     let text = std::fs::read_to_string(path)
         .with_context(|| format!("cannot read configuration {}", path.display()))?;
-    let config = Config::from_toml(&text).with_context(|| path.display().to_string())?;
+    let config = Config::from_toml(&text)
+        .map_err(|error| anyhow::anyhow!("{}: {}", path.display(), error.without_heading()))?;
     Ok(Config { file: Some(path.to_owned()), ..config })
 }
 

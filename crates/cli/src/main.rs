@@ -49,7 +49,7 @@ tailwater::allocator!();
     version = machine::version(),
     max_term_width = 100,
     after_help = "Examples:
-  tailwater demo                                a service and a batch job on the same cores, in 90 seconds
+  tailwater demo                                a service and a batch job on the same cores, 90 s
   tailwater iokernel &                          start the IOKernel
   tailwater run --kthreads 1 -- spin            start a service on it
   tailwater run --batch -- xz -T0 big.tar       any program, on the cores that services leave idle
@@ -122,4 +122,34 @@ fn main() -> ExitCode {
         Command::BatchChild(args) => run::batch::run_child(&args),
     };
     tailwater_testbed::exit::report(result.map_err(ending::said_once))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    /// A line of a table or an example is as wide as the help at most, and a paragraph is one line
+    /// of the text, which clap wraps: then no line ends in the middle of another's width.
+    #[test]
+    fn every_help_is_wrapped_once() {
+        let width = 100;
+        let mut left = vec![Cli::command()];
+        while let Some(command) = left.pop() {
+            let text = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+            let mut before = "";
+            for line in text.lines() {
+                let is_prose = |line: &str| !line.is_empty() && !line.starts_with(' ');
+                let name = command.get_name();
+                assert!(
+                    is_prose(line) || line.chars().count() <= width,
+                    "{name}: wider than {width}: {line}"
+                );
+                assert!(!(is_prose(before) && is_prose(line)), "{name}: goes on in another line: {before}");
+                before = line;
+            }
+            left.extend(command.get_subcommands().filter(|command| !command.is_hide_set()).cloned());
+        }
+    }
 }

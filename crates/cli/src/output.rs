@@ -1,6 +1,6 @@
 //! Files that commands write.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io::{BufWriter, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -17,6 +17,52 @@ pub fn write(path: &Path, content: impl FnOnce(&mut dyn Write) -> anyhow::Result
     write_to(path, |path| File::create(path), content)
 }
 
+/// Checks that [`write`] can write these files, and that no two are one: before a measurement,
+/// which would be lost. A file that is not there is made and removed again; a pipe or device is
+/// left alone.
+///
+/// # Errors
+/// The first that cannot be written, or is there twice.
+pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>) -> anyhow::Result<()> {
+    let mut checked: Vec<&Path> = Vec::new();
+    for path in paths {
+        if path.metadata().is_ok_and(|found| is_special(&found)) {
+            continue;
+        }
+        anyhow::ensure!(!checked.contains(&path), "{} is named for two files", path.display());
+        check_one(path, OpenOptions::new().write(true))?;
+        checked.push(path);
+    }
+    Ok(())
+}
+
+/// As [`check`], of a file for [`write_private`].
+///
+/// # Errors
+/// If it cannot be written, or is a symbolic link.
+pub fn check_private(path: &Path) -> anyhow::Result<()> {
+    match path.symlink_metadata().is_ok_and(|found| !found.is_symlink() && is_special(&found)) {
+        true => Ok(()),
+        false => check_one(path, &mut private()),
+    }
+}
+
+/// Returns whether a file is a pipe or a device, which is opened once only: its reader may take the
+/// end of a check for the end of the content.
+fn is_special(found: &Metadata) -> bool {
+    !found.is_file() && !found.is_dir()
+}
+
+fn check_one(path: &Path, options: &mut OpenOptions) -> anyhow::Result<()> {
+    let is_new = path.symlink_metadata().is_err();
+    open_with(path, options.create(true)).with_context(|| format!("cannot write {}", path.display()))?;
+    if is_new {
+        // One that stays is empty, and is written later.
+        let _ = std::fs::remove_file(path);
+    }
+    Ok(())
+}
+
 /// As [`write`], to a file that only its owner may read if it is new, and through no symbolic link:
 /// the command may be root's, and the folder another user's.
 ///
@@ -26,18 +72,24 @@ pub fn write_private(
     path: &Path,
     content: impl FnOnce(&mut dyn Write) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    write_to(path, |path| open_with(path, private().create(true).truncate(true)), content)
+}
+
+fn private() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    options.custom_flags(OFlags::NOFOLLOW.bits() as i32);
-    let open = |path: &Path| match options.open(path) {
+    options.write(true).mode(0o600).custom_flags(OFlags::NOFOLLOW.bits() as i32);
+    options
+}
+
+fn open_with(path: &Path, options: &OpenOptions) -> std::io::Result<File> {
+    match options.open(path) {
         // A loop of links in the folders above is the same error.
         Err(error) if Errno::from_io_error(&error) == Some(Errno::LOOP) && path.is_symlink() => {
             let why = "it is a symbolic link, through which nothing is written: name the file itself";
             Err(std::io::Error::new(error.kind(), why))
         }
         result => result,
-    };
-    write_to(path, open, content)
+    }
 }
 
 fn write_to(
@@ -72,6 +124,24 @@ mod tests {
         std::os::unix::fs::symlink(&looped, &looped).unwrap();
         let refused = write_private(&looped.join("file"), |_| Ok(())).unwrap_err();
         assert!(!format!("{refused:#}").contains("it is a symbolic link"), "{refused:#}");
+    }
+
+    #[test]
+    fn files_are_checked_before_they_are_written_and_stay_as_they_are() {
+        let folder = tempfile::tempdir().unwrap();
+        let [old, new, link] = ["old", "new", "link"].map(|name| folder.path().join(name));
+        std::fs::write(&old, "mine").unwrap();
+        check([&*old, &*new, Path::new("/dev/null"), Path::new("/dev/null")]).unwrap();
+        check_private(&new).unwrap();
+        check_private(Path::new("/dev/null")).unwrap();
+        assert!(std::fs::read(&old).unwrap() == b"mine" && !new.exists());
+        let twice = check([&*old, &*old]).unwrap_err().to_string();
+        assert!(twice.contains("old") && twice.contains("two files"), "{twice}");
+        let absent = format!("{:#}", check([&*new.join("file")]).unwrap_err());
+        assert!(absent.contains("cannot write") && absent.contains("No such file"), "{absent}");
+        assert!(check([folder.path()]).is_err(), "a folder");
+        std::os::unix::fs::symlink(&new, &link).unwrap();
+        assert!(format!("{:#}", check_private(&link).unwrap_err()).contains("symbolic link"));
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::io::{Write, stdout};
 
 use clap::Args;
 use serde_json::{Value, json};
+use tailwater_testbed::socket::IokernelArg;
 use tailwater_testbed::table::{Table, number};
 
 use crate::query::{self, PATIENCE};
@@ -15,10 +16,8 @@ use crate::stats::{addresses, cell, is_best_effort};
   tailwater ps
   tailwater ps --json | jq '.runtimes[] | select(.counters.cores > 0) | .name'")]
 pub struct PsArgs {
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
-    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
-    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
-    iokernel: String,
+    #[command(flatten)]
+    iokernel: IokernelArg,
     /// Print `runtimes` and `batch_jobs` of `tailwater stats --json`
     #[arg(long)]
     json: bool,

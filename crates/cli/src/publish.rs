@@ -20,6 +20,7 @@ use tailwater::signal::{SIGINT, SIGTERM, Signals};
 use tailwater::sync::Semaphore;
 use tailwater::{blocking, thread};
 use tailwater_testbed::note;
+use tailwater_testbed::socket::IokernelArg;
 
 /// Bytes of a copy.
 const BUFFER: usize = 64 << 10;
@@ -34,17 +35,15 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// root
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  tailwater publish 127.0.0.1:8080=10.77.0.2:80     a browser reaches the service at http://127.0.0.1:8080
+  tailwater publish 127.0.0.1:8080=10.77.0.2:80     a browser reaches it at http://127.0.0.1:8080
   tailwater publish 8080=10.77.0.2:80 11211=10.77.0.3:11211
   tailwater publish '[::]:8080=10.77.0.2:80'        for other machines, too
 
-TCP only. All clients that reach the Linux address reach the service. A port without an address is open to this machine only. For load
-use a TAP device (`tailwater iokernel --tap`), which costs no thread and copies once less.")]
+TCP only. All clients that reach the Linux address reach the service. A port without an address is open to this \
+machine only. For load use a TAP device (`tailwater iokernel --tap`), which costs no thread and copies once less.")]
 pub struct PublishArgs {
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
-    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
-    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
-    iokernel: String,
+    #[command(flatten)]
+    iokernel: IokernelArg,
     /// Maximum number of connections at a time, 1 to 16384; further clients are disconnected
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u16).range(1..=MOST_CONNECTIONS))]
     connections: u16,
@@ -96,7 +95,7 @@ pub fn run(args: &PublishArgs) -> anyhow::Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot catch signals")?;
     let threads = usize::from(args.connections) * 2 + listeners.len() + 1;
     let mut builder = tailwater::RuntimeBuilder::new()
-        .iokernel(args.iokernel.clone())
+        .iokernel(args.iokernel.to_string())
         .kthreads(1)
         .blocking_threads(u16::try_from(threads).context("too many services")?);
     if std::env::var_os("TAILWATER_NAME").is_none() {

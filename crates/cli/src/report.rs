@@ -16,13 +16,17 @@ use anyhow::{Context, bail};
 use clap::Args;
 use tailwater_iokernel::Config;
 use tailwater_testbed::machine::{self, Machine};
+use tailwater_testbed::socket::IokernelArg;
 
 use crate::iokernel::read_configuration;
-use crate::{doctor, query};
+use crate::{doctor, nat, query};
 
 /// Most bytes of a file's end, and lines of a log.
 const MOST_BYTES: u64 = 256 << 10;
 const LINES: &str = "500";
+
+/// The configuration of the packages' unit.
+const CONFIG: &str = "/etc/tailwater.toml";
 
 /// What stands before the first section.
 const PREFACE: &str = "Read this file before you send it. It has what its sections name: among that, names of users, \
@@ -40,21 +44,20 @@ The file is text; read it before you send it. It has:
   version, machine    model, cores, memory, kernel, load, what `tailwater doctor` finds
   configuration       the file as it is, and what is wrong in it
   counters            what `tailwater stats --json` prints: names, addresses and numbers of programs
-  service, log        state of the unit with the command lines of its processes, and the last 500 lines of its
-                      journal; lines of panics are there
+  service, log        state of the unit with the command lines of its processes, and the last 500
+                      lines of its journal; lines of panics are there
   environment         variables whose names begin with TAILWATER_
+
 It has no packets and no memory of programs. Only its owner may read it; a file that is there is not overwritten.")]
 pub struct ReportArgs {
     /// File to write [default: tailwater-report-TIME.txt in this folder]
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
-    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
-    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
-    iokernel: String,
-    /// Configuration of the IOKernel
-    #[arg(long, value_name = "FILE", default_value = "/etc/tailwater.toml")]
-    config: PathBuf,
+    #[command(flatten)]
+    iokernel: IokernelArg,
+    /// Configuration of the IOKernel [default: /etc/tailwater.toml, if it is there]
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
     /// Unit of systemd that runs the IOKernel
     #[arg(long, default_value = "tailwater", value_parser = parse_unit)]
     unit: String,
@@ -66,8 +69,12 @@ pub struct ReportArgs {
 /// Writes the file and prints its name.
 ///
 /// # Errors
-/// If the file is there already, or cannot be written.
+/// If the file is there already, or cannot be written, or one that `args` name cannot be read: it
+/// may be what the report is for.
 pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
+    for named in [&args.config, &args.log].into_iter().flatten() {
+        File::open(named).with_context(|| format!("cannot read {}", named.display()))?;
+    }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let path = args.output.clone().unwrap_or_else(|| format!("tailwater-report-{now}.txt").into());
     let mut file = create(&path)?;
@@ -87,7 +94,8 @@ fn create(path: &Path) -> anyhow::Result<File> {
 }
 
 fn text(args: &ReportArgs) -> String {
-    let config = read_configuration(&args.config);
+    let file = args.config.as_deref().unwrap_or(Path::new(CONFIG));
+    let config = read_configuration(file);
     let checked = match &config {
         Ok(config) => findings(config),
         Err(error) => format!("{error:#}\n"),
@@ -98,7 +106,7 @@ fn text(args: &ReportArgs) -> String {
         ("version", Ok(format!("tailwater {}\n", machine::version()))),
         ("machine", Ok(format!("{}\n{}", Machine::describe(), states()))),
         ("tailwater doctor", Ok(doctor::examine(&args.iokernel, &config))),
-        ("configuration", end_of(&args.config)),
+        ("configuration", end_of(file)),
         ("check of the configuration", Ok(checked)),
         ("counters", counters(&args.iokernel)),
         ("service", output("systemctl", &["status", "--no-pager", "--full", "--lines=0", "--", unit])),
@@ -126,8 +134,8 @@ fn shown(text: &str) -> String {
 
 /// Returns what is found of the configuration by itself.
 fn findings(config: &Config) -> String {
-    let findings = tailwater_iokernel::check_text(config);
-    findings.iter().map(|found| format!("{:?} {}: {}\n", found.verdict, found.subject, found.found)).collect()
+    let findings = tailwater_iokernel::check_text(config).into_iter().chain(nat::examine_text(config));
+    findings.map(|found| format!("{:?} {}: {}\n", found.verdict, found.subject, found.found)).collect()
 }
 
 /// Words of the kernel's command line that say how it uses cores; others may be secret.
@@ -204,12 +212,15 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     fn args(folder: &Path) -> ReportArgs {
+        let [config, log] = ["tailwater.toml", "log"].map(|name| folder.join(name));
+        std::fs::write(&config, "mtu = 1400\n[[grant]]\nusers = \"alice\"\n").unwrap();
+        std::fs::write(&log, "a\x1b[2J\u{9b}b\tthe last line").unwrap();
         ReportArgs {
             output: Some(folder.join("report.txt")),
-            iokernel: tailwater_testkit::socket_name("report"),
-            config: folder.join("tailwater.toml"),
+            iokernel: IokernelArg { iokernel: tailwater_testkit::socket_name("report") },
+            config: Some(config),
             unit: "tailwater-report-test".to_owned(),
-            log: Some(folder.join("log")),
+            log: Some(log),
         }
     }
 
@@ -217,8 +228,6 @@ mod tests {
     fn a_report_has_every_section_though_nothing_runs_and_only_its_owner_may_read_it() {
         let folder = tempfile::tempdir().unwrap();
         let args = args(folder.path());
-        std::fs::write(&args.config, "mtu = 1400\n[[grant]]\nusers = \"alice\"\n").unwrap();
-        std::fs::write(args.log.as_ref().unwrap(), "a\x1b[2J\u{9b}b\tthe last line").unwrap();
         run(&args).unwrap();
         let path = args.output.as_ref().unwrap();
         let text = std::fs::read_to_string(path).unwrap();
@@ -236,6 +245,21 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part}: {text}");
         }
+    }
+
+    #[test]
+    fn a_file_that_was_named_and_is_not_there_is_an_error_and_nothing_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let args = args(folder.path());
+        let absent = Some(folder.path().join("absent"));
+        for wrong in [
+            ReportArgs { config: absent.clone(), ..args.clone() },
+            ReportArgs { log: absent, ..args.clone() },
+        ] {
+            let error = format!("{:#}", run(&wrong).unwrap_err());
+            assert!(error.contains("cannot read") && error.contains("absent"), "{error}");
+        }
+        assert!(!args.output.unwrap().exists());
     }
 
     #[test]

@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 use clap::Args;
 use serde_json::{Value, json};
 use tailwater_testbed::account::{self, Shares, Snapshot, Taker, Tracepoints};
+use tailwater_testbed::socket::IokernelArg;
 use tailwater_testbed::table::{Table, number};
 use tailwater_testbed::text::plain;
 
 use crate::query;
 
-/// Show an IOKernel's counters: cores, hand-offs, frames, runtimes
+/// Show an IOKernel's counters: cores, hand-offs, frames, programs
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   tailwater stats
@@ -23,10 +24,8 @@ use crate::query;
   tailwater stats --account
   tailwater stats --iokernel @other")]
 pub struct StatsArgs {
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
-    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
-    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
-    iokernel: String,
+    #[command(flatten)]
+    iokernel: IokernelArg,
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
@@ -101,7 +100,7 @@ fn describe(stats: &Value) -> String {
     );
     let runtimes = stats["runtimes"].as_array().map_or(&[][..], Vec::as_slice);
     let mut table = Table::new(
-        "runtime | pid | address | class | cores | of | core time s | rx | tx | dropped | \
+        "program | pid | address | class | cores | of | core time s | rx | tx | dropped | \
          denied rx/tx | limited rx/tx",
     );
     for runtime in runtimes {
@@ -123,7 +122,7 @@ fn describe(stats: &Value) -> String {
         ]);
     }
     if runtimes.is_empty() {
-        text += "no runtime is registered\n";
+        text += "no program is registered\n";
     } else {
         text += &format!("\n{table}");
     }
@@ -140,7 +139,7 @@ fn describe(stats: &Value) -> String {
     let reclaim = &stats["reclaim"]["since_alive_ns"];
     if let (Some(p50), Some(max)) = (reclaim["p50"].as_f64(), reclaim["max"].as_f64()) {
         text += &format!(
-            "\ncores taken back from runtimes that died: {}, within {} us at the median, {} us at most\n",
+            "\ncores taken back from programs that died: {}, within {} us at the median, {} us at most\n",
             cell(&reclaim["count"]),
             number(p50 / 1e3),
             number(max / 1e3)
@@ -221,7 +220,7 @@ fn classes(runtimes: &[Value]) -> String {
 /// Returns the firewall's rules with the number of packets that each decided; empty without rules.
 fn firewall(stats: &Value) -> String {
     let rules = stats["rules"].as_array().map_or(&[][..], Vec::as_slice);
-    let mut table = Table::new("firewall rule | runtime | direction | action | packets");
+    let mut table = Table::new("firewall rule | program | direction | action | packets");
     for rule in rules {
         let runtime = if rule["runtime"].is_null() { "any".to_owned() } else { cell(&rule["runtime"]) };
         table.row([
@@ -312,6 +311,6 @@ mod tests {
             assert!(text.contains(part), "`{part}` is missing:\n{text}");
         }
         assert!(!text.contains("signals"), "zeros are left out:\n{text}");
-        assert!(describe(&Value::Null).contains("no runtime"));
+        assert!(describe(&Value::Null).contains("no program"));
     }
 }

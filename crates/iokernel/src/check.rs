@@ -13,10 +13,11 @@ use rustix::process::geteuid;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 use tailwater_host::CoreLocks;
+use tailwater_ports::options::PortOptions;
 use tailwater_shm::control::{ControlError, Peer, dial};
 
 use crate::authority::{Account, Authority};
-use crate::config::{Config, ConfigError, CoreList};
+use crate::config::{Config, CoreList};
 use crate::control::directory::Directory;
 use crate::control::predecessor::{Predecessor, process_at};
 use crate::firewall::Action;
@@ -73,12 +74,12 @@ pub fn check_text(config: &Config) -> Vec<Finding> {
         Some(file) => format!("{}, and the options", file.display()),
         None => "the options; no file is read".to_owned(),
     });
-    let ports = config.ports.build().and_then(|ports| match ports.first() {
+    let ports = uplink(config).build().and_then(|ports| match ports.first() {
         Some(port) => check_address(config, &**port).map(|()| port.name().to_owned()),
         None => Ok("none: only programs on this machine reach each other".to_owned()),
     });
     vec![
-        Finding::new("configuration", values.map_err(|error| without_heading(&error))),
+        Finding::new("configuration", values.map_err(|error| error.without_heading())),
         Finding::new("port", ports.map_err(|error| error.to_string())),
         firewall(config),
     ]
@@ -95,12 +96,12 @@ pub fn check(config: &Config, start: Start) -> Vec<Finding> {
     let has_port = findings.iter().any(|finding| finding.subject == "port" && finding.verdict == Verdict::Ok);
     if has_port {
         // Its words are those of a port; now for its device.
-        let device = config.ports.examine(config.mtu, (config.prefix_len, config.network6), passes_devices);
+        let device = uplink(config).examine(config.mtu, (config.prefix_len, config.network6), passes_devices);
         findings[1] = Finding::new("port", device.map_err(|error| error.to_string()));
     }
     let used = cores.as_ref().map(|cores| {
         let polled = cores.iokernel.0;
-        format!("core {polled} polls, {} are lent", CoreList(cores.managed_numbers()))
+        format!("core {polled} polls; managed cores: {}", CoreList(cores.managed_numbers()))
     });
     findings.insert(1, Finding::new("cores", used.map_err(ToString::to_string)));
     if let Ok(cores) = &cores {
@@ -112,10 +113,9 @@ pub fn check(config: &Config, start: Start) -> Vec<Finding> {
     findings
 }
 
-/// Returns what is wrong in the configuration, without the word with which such errors begin.
-fn without_heading(error: &ConfigError) -> String {
-    let text = error.to_string();
-    text.strip_prefix("configuration: ").unwrap_or(&text).to_owned()
+/// Returns the options of the port alone: what is published, whoever publishes it judges.
+fn uplink(config: &Config) -> PortOptions {
+    PortOptions { publish: Vec::new(), ..config.ports.clone() }
 }
 
 fn firewall(config: &Config) -> Finding {
@@ -168,7 +168,7 @@ fn rank(config: &Config, cores: &Cores) -> Finding {
 fn grants(config: &Config) -> Finding {
     let subject = "grants";
     if let Err(error) = Authority::resolve(config) {
-        return Finding::new(subject, Err(without_heading(&error)));
+        return Finding::new(subject, Err(error.without_heading()));
     }
     let list = |accounts: &[Account]| accounts.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
     let covered = config.grant.iter().map(|grant| match (&*list(&grant.users), &*list(&grant.groups)) {

@@ -10,6 +10,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use std::path::PathBuf;
 use tailwater_ports::options::PortOptions;
 pub use tailwater_sched::alloc::PolicyName;
+use tailwater_shm::control::{ControlError, check_address};
 use tailwater_shm::layout::MAX_KTHREADS;
 use tailwater_shm::ring::{LINE, MAX_LINES, MAX_PACKET, MIN_LINES};
 
@@ -213,6 +214,16 @@ pub enum ConfigError {
     },
 }
 
+impl ConfigError {
+    /// Returns what is wrong, without the word with which such errors begin: for where another one
+    /// has said what it is about.
+    #[must_use]
+    pub fn without_heading(&self) -> String {
+        let text = self.to_string();
+        text.strip_prefix("configuration: ").unwrap_or(&text).to_owned()
+    }
+}
+
 fn out_of_range(
     key: &'static str,
     value: impl core::fmt::Display,
@@ -245,6 +256,14 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] with the key and what is allowed.
     pub fn check(&self) -> Result<(), ConfigError> {
+        if let Err(ControlError::Address { path, why }) = check_address(&self.socket) {
+            return Err(out_of_range("socket", format!("{path:?}"), why));
+        }
+        self.check_cores()?;
+        if self.ports.host_ip.is_some() && self.ports.tap.is_none() {
+            let host = self.ports.host_ip.map_or_else(String::new, |ip| ip.to_string());
+            return Err(out_of_range("ports.host-ip", host, "only with ports.tap"));
+        }
         if !(8..=30).contains(&self.prefix_len) {
             return Err(out_of_range("prefix-len", self.prefix_len, "8 to 30 leading bits are allowed"));
         }
@@ -255,6 +274,12 @@ impl Config {
                 self.network,
                 format!("has bits after the prefix; write {network}"),
             ));
+        }
+        // 127 is the loopback network; from 224 on are groups and reserved addresses (RFC 1122
+        // section 3.2.1.3).
+        if matches!(self.network.octets()[0], 0 | 127 | 224..) {
+            let expected = "is no network of hosts; 10.77.0.0 is one";
+            return Err(out_of_range("network", self.network, expected));
         }
         if let Some(start) = self.pool_start
             && !self.is_host(start)
@@ -294,6 +319,23 @@ impl Config {
         self.check_limits()?;
         self.check_grants()?;
         self.firewall.check().map_err(|(key, value, expected)| ConfigError::Value { key, value, expected })
+    }
+
+    fn check_cores(&self) -> Result<(), ConfigError> {
+        let Some(managed) = &self.managed_cores else { return Ok(()) };
+        let wrong =
+            |expected: String| Err(out_of_range("managed-cores", CoreList(managed.clone()), expected));
+        if managed.is_empty() {
+            return Err(out_of_range("managed-cores", "[]", "name at least one core to lend"));
+        }
+        if let Some(polling) = self.iokernel_core.filter(|core| managed.contains(core)) {
+            return wrong(format!("core {polling} is the one that the IOKernel polls on and cannot be lent"));
+        }
+        let twice = |&(n, core): &(usize, &u16)| managed[..n].contains(core);
+        match managed.iter().enumerate().find(twice) {
+            Some((_, core)) => wrong(format!("core {core} is listed twice")),
+            None => Ok(()),
+        }
     }
 
     fn check_times(&self) -> Result<(), ConfigError> {
@@ -459,6 +501,17 @@ mod tests {
         for (text, key) in [
             ("prefix-len = 31", "prefix-len"),
             ("network = \"10.77.0.1\"", "network"),
+            ("network = \"127.0.0.0\"", "network"),
+            ("network = \"0.0.0.0\"", "network"),
+            ("network = \"224.0.0.0\"", "network"),
+            ("socket = \"\"", "socket"),
+            ("socket = \"@\"", "socket"),
+            ("managed-cores = []", "managed-cores"),
+            ("managed-cores = [1, 2, 1]", "managed-cores"),
+            ("managed-cores = \"1-3\"\ncore = 2", "managed-cores"),
+            ("[ports]\nhost-ip = \"10.77.0.1\"", "ports.host-ip"),
+            ("[[grant]]\nusers = 1000\nkthreads = 0", "grant.kthreads"),
+            ("[[grant]]\nusers = 1000\nprograms = 0", "grant.programs"),
             ("pool-start = \"10.78.0.1\"", "pool-start"),
             ("pool-start = \"10.77.255.255\"", "pool-start"),
             ("network6 = \"fd00:7477::1\"", "network6"),

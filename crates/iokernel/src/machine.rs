@@ -63,7 +63,7 @@ pub enum CoreError {
     NoneManaged,
     /// The machine has no such NUMA node.
     #[error(
-        "there is no NUMA node {node} on this machine, which has {nodes}: choose another, or leave node out"
+        "this machine has no NUMA node {node}; its nodes: {nodes}: choose one of them, or leave node out"
     )]
     NoNode {
         /// The node asked for.

@@ -56,7 +56,9 @@ impl PortOptions {
         let fail = |why: String| PortError { port: "publish".to_owned(), why };
         let published = publish::parse_all(&self.publish).map_err(|error| fail(error.to_string()))?;
         if !published.is_empty() && self.tap.is_none() {
-            return Err(fail("only what is behind a TAP device can be published: set tap".to_owned()));
+            return Err(fail(
+                "only what is behind a TAP device can be published: give --tap, too".to_owned(),
+            ));
         }
         Ok(published)
     }
@@ -98,7 +100,7 @@ impl PortOptions {
         if let Some(text) = &self.tap {
             let spec: TapSpec = text.parse().map_err(wrong("tap"))?;
             let host = self.host_ip.ok_or_else(|| {
-                fail("tap", "Linux's address on the device is missing; set host-ip".to_owned())
+                fail("tap", "--host-ip (ports.host-ip) is missing, Linux's address on the device".to_owned())
             })?;
             ports.push(Box::new(TapPort::with_spec(spec, host)));
         }
@@ -117,7 +119,7 @@ impl PortOptions {
         let Some(inner) = ports.pop() else {
             return Err(fail(
                 "fault",
-                "there is no port to apply faults to: set tap, xdp or pcap".to_owned(),
+                "there is no port to apply faults to: give --tap, --xdp or --pcap, too".to_owned(),
             ));
         };
         Ok(vec![Box::new(FaultPort::new(inner, spec))])

@@ -23,10 +23,10 @@ use tailwater_shm::ring::MAX_FRAME;
 use tailwater_wire::frame::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, PREFIX_LEN6};
 use tailwater_wire::{IpProtocol, MacAddr};
 
-use super::grammar::{OptionError, value, words};
+use super::grammar::{OptionError, device, flag, value, words};
 use super::tap_offload::{Cutter, HEADER, Joiner, MAX_READ, Taken};
 use super::{Attachment, Context, Inject, Port, PortError, PortInterface, STOP_FIRST};
-use crate::sys::interface::{Interface, MAX_NAME};
+use crate::sys::interface::Interface;
 use crate::sys::tap::{Kind, is_in_use_as, is_tap, open_tap, set_segments};
 use crate::xdp::linux::Linux;
 
@@ -37,8 +37,8 @@ const RECHECK_NS: u64 = 3_000;
 /// Maximum number of queues of one device.
 pub const MAX_QUEUES: u32 = 8;
 
-/// Which device, and how. Parsed from words: its name first, then any of `queues=N`, `napi`,
-/// `offload=on`, `offload=off`.
+/// Which device, and how. Parsed from words: its name first, then any of `queues=N` and the flags
+/// `napi` and `offload`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TapSpec {
     /// Name of the device.
@@ -67,30 +67,16 @@ impl FromStr for TapSpec {
     type Err = OptionError;
 
     fn from_str(text: &str) -> Result<Self, OptionError> {
-        let mut words = words(text);
-        let Some((name, None)) = words.next() else {
-            return Err(OptionError::new(text, "the name of the device must come first"));
-        };
-        if name.contains('%') {
-            // Linux would number such a name (`tw%d`), and the port would look for another device.
-            return Err(OptionError::new(name, "the name of a device has no %: name the very device"));
-        }
-        let mut spec = Self::new(name);
+        let mut words = words(text)?;
+        let mut spec = Self::new(device(text, &mut words)?);
         for (key, given) in words {
             match key {
                 "queues" => {
                     let read = |v: &str| v.parse().ok().filter(|n| (1..=MAX_QUEUES).contains(n));
                     spec.queues = value(key, given, &format!("1 to {MAX_QUEUES}"), read)?;
                 }
-                "napi" => spec.napi = true,
-                "offload" => {
-                    let read = |v: &str| match v {
-                        "on" => Some(true),
-                        "off" => Some(false),
-                        _ => None,
-                    };
-                    spec.offload = value(key, given, "on or off; it is on unless it is offload=off", read)?;
-                }
+                "napi" => spec.napi = flag(key, given)?,
+                "offload" => spec.offload = flag(key, given)?,
                 _ => return Err(OptionError::new(key, "known words are queues=N, napi and offload=on|off")),
             }
         }
@@ -239,9 +225,9 @@ impl TapPort {
             Errno::OPNOTSUPP => {
                 format!("cannot {what}: this kernel passes no long segments; add offload=off")
             }
-            Errno::INVAL => format!(
-                "cannot {what}: the name must have 1 to {MAX_NAME} bytes and be that of no device of another kind, or of \
-                 another number of queues; a kernel that passes no long segments needs offload=off"
+            Errno::INVAL if Interface::new(name).is_ok_and(|interface| interface.index().is_ok()) => format!(
+                "cannot {what}: there is a device {name} already, of another kind or with one queue in place of several; \
+                 choose another name"
             ),
             other => format!("cannot {what}: {other}"),
         })
@@ -480,8 +466,10 @@ mod tests {
         let spec: TapSpec = "tw0,queues=4,napi,offload=off".parse().unwrap();
         assert_eq!(spec, TapSpec { name: "tw0".to_owned(), queues: 4, napi: true, offload: false });
         assert_eq!("tw0".parse(), Ok(TapSpec::new("tw0")));
-        assert_eq!("tw0,offload=on".parse(), Ok(TapSpec::new("tw0")));
-        for bad in ["", "queues=2", "tw0,queues=0", "tw0,queues=9", "tw0,nap", "tw%d", "tw0,offload"] {
+        assert_eq!("tw0,napi=off,offload".parse(), Ok(TapSpec::new("tw0")));
+        for bad in
+            ["", "queues=2", "tw0,queues=0", "tw0,queues=9", "tw0,nap", "tw%d", "tw0,napi=no", "tw0 tw1"]
+        {
             assert!(bad.parse::<TapSpec>().is_err(), "{bad}");
         }
     }

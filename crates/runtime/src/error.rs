@@ -132,7 +132,7 @@ pub enum ConfigError {
         source: Box<dyn Error + Send + Sync>,
     },
     /// A number is out of its range.
-    #[error("{setting} {value} is out of range: {min} to {max}")]
+    #[error("{setting} {value} is out of range: {min} to {max}{}", option(setting))]
     OutOfRange {
         /// The setting.
         setting: &'static str,
@@ -188,6 +188,15 @@ pub enum ConfigError {
     },
 }
 
+/// Returns how an operator sets a setting, in brackets; nothing for one that has no such name.
+fn option(setting: &str) -> String {
+    if setting.contains(' ') {
+        return String::new();
+    }
+    let option = setting.trim_end_matches("_ms").replace('_', "-");
+    format!(" (TAILWATER_{}, or --{option} of `tailwater run`)", setting.to_ascii_uppercase())
+}
+
 /// Why a runtime could not attach to an IOKernel.
 ///
 /// # Examples
@@ -197,7 +206,7 @@ pub enum ConfigError {
 ///
 /// let error = RuntimeBuilder::new().iokernel("@no-iokernel-listens-here").run(|| ()).unwrap_err();
 /// assert!(matches!(error, StartError::Attach(AttachError::Socket { action: "connect", .. })));
-/// assert!(error.to_string().contains("start one with `tailwater iokernel`"));
+/// assert!(error.to_string().contains("start one with `tailwater iokernel --socket @no-"));
 /// ```
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -212,7 +221,7 @@ pub enum AttachError {
         /// The kernel's error.
         source: io::Error,
         /// What to do; empty, or with a leading "; ".
-        hint: &'static str,
+        hint: String,
     },
     /// The IOKernel is of another user, who is neither root nor named in the address.
     #[error(
@@ -227,12 +236,12 @@ pub enum AttachError {
         /// User of this program.
         ours: u32,
     },
-    /// The IOKernel refused the registration.
+    /// The IOKernel refused the registration, or the address is that of no socket.
     #[error("{socket}: {why}")]
     Refused {
         /// The control socket.
         socket: String,
-        /// The IOKernel's reason.
+        /// The IOKernel's reason, or what is wrong with the address.
         why: String,
     },
     /// The cpuset of this process has none of the cores that the IOKernel lends.

@@ -9,9 +9,29 @@ use crate::requirements::Unsupported;
 /// What a shell reports of a process that SIGPIPE ended: 128 and the signal's number.
 const CLOSED_OUTPUT: u8 = 128 + 13;
 
+/// The failure of a command whose exit code 1 is an answer.
+#[derive(Debug)]
+pub struct NoAnswer(anyhow::Error);
+
+impl std::fmt::Display for NoAnswer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:#}", self.0)
+    }
+}
+
+impl std::error::Error for NoAnswer {}
+
+impl NoAnswer {
+    /// Returns the error as one that ends the command with 2; a closed output stays what it is.
+    pub fn wrap(error: anyhow::Error) -> anyhow::Error {
+        if is_closed_output(&error) { error } else { Self(error).into() }
+    }
+}
+
 /// Prints the error, if there is one, and returns the exit code: 0 for success, 1 for failure, 2
-/// for a machine that lacks something, 130 for an interrupt, 141 without a message when the reader
-/// of standard output has closed it. Wrong usage, also 2, is reported where arguments are parsed.
+/// for a machine that lacks something and for [`NoAnswer`], 130 for an interrupt, 141 without a
+/// message when the reader of standard output has closed it. Wrong usage, also 2, is reported where
+/// arguments are parsed.
 pub fn report(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     if error.is::<Interrupted>() {
@@ -22,7 +42,7 @@ pub fn report(result: anyhow::Result<()>) -> ExitCode {
         return ExitCode::from(CLOSED_OUTPUT);
     }
     note!("error: {error:#}");
-    ExitCode::from(if error.is::<Unsupported>() { 2 } else { 1 })
+    ExitCode::from(if error.is::<Unsupported>() || error.is::<NoAnswer>() { 2 } else { 1 })
 }
 
 /// True for an error of a write to standard output; errors of files and sockets have a context.

@@ -34,10 +34,9 @@
 macro_rules! note {
     ($($words:tt)*) => {{
         $crate::progress::erase();
-        let _ = ::std::io::Write::write_fmt(
-            &mut ::std::io::stderr(),
-            ::std::format_args!("{}\n", ::std::format_args!($($words)*)),
-        );
+        // One call, so that the line of another process is not in its middle.
+        let line = ::std::format!("{}\n", ::std::format_args!($($words)*));
+        let _ = ::std::io::Write::write_all(&mut ::std::io::stderr(), line.as_bytes());
     }};
 }
 

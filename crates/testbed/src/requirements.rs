@@ -78,7 +78,7 @@ pub fn examine() -> Vec<Finding> {
         finding(
             "cores",
             cores.len() >= MIN_CORES,
-            format!("this process may use {} ({cores:?})", cores.len()),
+            format!("this process may use {} cores: {}", cores.len(), machine::core_list(&cores)),
             "the IOKernel needs one and a service another: use a larger machine, or widen the affinity (taskset, cpuset)",
         ),
         finding(

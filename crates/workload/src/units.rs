@@ -36,6 +36,12 @@ pub enum UnitError {
         /// A text that would have been accepted.
         example: &'static str,
     },
+    /// A duration is 0, where that means nothing.
+    #[error("`{text}`: a time above 0 is needed, for instance 5s")]
+    Zero {
+        /// What was given.
+        text: String,
+    },
     /// A duration has no unit.
     #[error("duration `{text}` has no unit; add one of ns, us, ms, s, min, h")]
     MissingTimeUnit {
@@ -89,6 +95,17 @@ fn split_number(text: &str) -> Option<(&str, &str)> {
     let valid =
         number.bytes().any(|b| b.is_ascii_digit()) && number.bytes().filter(|&b| b == b'.').count() <= 1;
     valid.then_some((number, unit.trim()))
+}
+
+/// As [`parse_duration_ns`], of a duration above 0.
+///
+/// # Errors
+/// As there, and [`UnitError::Zero`].
+pub fn parse_time_ns(text: &str) -> Result<u64, UnitError> {
+    match parse_duration_ns(text)? {
+        0 => Err(UnitError::Zero { text: text.to_owned() }),
+        ns => Ok(ns),
+    }
 }
 
 /// Reads a duration such as `10us`, `1.5ms`, `2 s` or `1min` as exact nanoseconds. `µs` is accepted

@@ -18,8 +18,8 @@ pub const EXAMPLES: &str = "Examples:
   tailwater-rocks --linux --listen 127.0.0.1:5001 --load 100000
   tailwater load 127.0.0.1:5001 --protocol rocks:keys=100000,scan=0.005,count=1000 --no-preload
 
-Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwater run --help`).
-Needs the system's librocksdb: sudo apt install librocksdb-dev, then build with --features rocksdb.";
+Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwater run --help`). Needs the system's \
+librocksdb: sudo apt install librocksdb-dev, then build with --features rocksdb.";
 
 /// Command-line arguments.
 #[derive(Debug, Clone, Args)]

@@ -15,6 +15,8 @@ use tailwater_workload::Interval;
 
 use crate::load::document::{Document, Point};
 use crate::load::{parse_margin, parse_percent};
+use crate::output;
+use tailwater_testbed::exit::NoAnswer;
 use tailwater_testbed::table::{Table, number};
 use trust::{Side, broken_runs, differences};
 
@@ -22,17 +24,17 @@ use trust::{Side, broken_runs, differences};
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   tailwater compare before.json after.json
-  tailwater compare before.json after.json --fail-on worse --margin 10%     in a script: exit status 1 when worse
+  tailwater compare before.json after.json --fail-on worse --margin 10%  in a script: 1 when worse
   tailwater compare before.json after.json --by windows --json verdict.json
 
-Prints the ratio of each percentile, B / A, with a bootstrap confidence interval. It resamples runs when both files have
-at least 5 of each load (`tailwater load --runs`), otherwise windows, which do not show what differs from run to run. B is
-worse when the whole interval lies above 1 by more than the margin. Loads of the same name are compared.
+Prints the ratio of each percentile, B / A, with a bootstrap confidence interval. It resamples runs when both files \
+have at least 5 of each load (`tailwater load --runs`), otherwise windows, which do not show what differs from run to \
+run. B is worse when the whole interval lies above 1 by more than the margin. Loads of the same name are compared.
 
-It refuses runs that were interrupted or that lack an agent's share, and loads that differ in protocol, load, arrivals,
-service time, timeout or warm-up. Other differences and the warnings of both files are printed.
+It refuses runs that were interrupted or that lack an agent's share, and loads that differ in protocol, load, \
+arrivals, service time, timeout or warm-up. Other differences and the warnings of both files are printed.
 
-Exit status: 0, or 1 with --fail-on when the verdict says so, and for errors.")]
+Exit status: 0; 1 if --fail-on says so; 2 for wrong usage and errors.")]
 pub struct CompareArgs {
     /// The measurement that is the reference
     #[arg(value_name = "A.json")]
@@ -98,12 +100,22 @@ struct Compared {
     comparison: Comparison,
 }
 
+/// Compares, prints, writes and judges.
+///
+/// # Errors
+/// [`NoAnswer`] if there is no verdict, or when it is one to fail on.
+pub fn run(args: &CompareArgs) -> anyhow::Result<()> {
+    let compared = compare_files(args).map_err(NoAnswer::wrap)?;
+    judge(args.fail_on, &compared)
+}
+
 /// Compares, prints and writes.
 ///
 /// # Errors
 /// If a file cannot be read or written, if the files have no load in common, too little of it
-/// or loads that must not be compared, or when the verdict is one to fail on.
-pub fn run(args: &CompareArgs) -> anyhow::Result<()> {
+/// or loads that must not be compared.
+fn compare_files(args: &CompareArgs) -> anyhow::Result<Vec<Compared>> {
+    output::check(args.json.as_deref())?;
     let (a, b) = (Document::read(&args.a)?, Document::read(&args.b)?);
     let options = Options {
         resamples: args.resamples,
@@ -142,10 +154,10 @@ pub fn run(args: &CompareArgs) -> anyhow::Result<()> {
         }
     }
     if let Some(path) = &args.json {
-        std::fs::write(path, serde_json::to_string_pretty(&all)? + "\n")
-            .map_err(|error| anyhow::anyhow!("cannot write {}: {error}", path.display()))?;
+        let text = serde_json::to_string_pretty(&all)? + "\n";
+        output::write(path, |out| Ok(out.write_all(text.as_bytes())?))?;
     }
-    judge(args.fail_on, &all)
+    Ok(all)
 }
 
 /// Lists the differences between two loads.

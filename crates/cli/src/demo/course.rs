@@ -34,13 +34,14 @@ const MS: u64 = 1_000_000;
   tailwater demo --service bimodal --loads 20,50,80 --json /tmp/demo.json --svg /tmp/demo.svg
   tailwater demo --batch 'xz -9 -T1 -kc /usr/bin/python3' --loads 10,30,50
 
-Core 0 runs the IOKernel with an open-loop load generator inside. The other cores (up to 3) are shared by a spin server,
-which works as long as each request asks, and a Monte Carlo batch job. The same work then runs on plain Linux: server
-pinned to the same cores, batch job in the SCHED_IDLE class beside it, generator on core 0 over UDP. Nothing needs root.
+Core 0 runs the IOKernel with an open-loop load generator inside. The other cores (up to 3) are shared by a spin \
+server, which works as long as each request asks, and a Monte Carlo batch job. The same work then runs on plain \
+Linux: server pinned to the same cores, batch job in the SCHED_IDLE class beside it, generator on core 0 over UDP. \
+Nothing needs root.
 
-With --batch the batch job is any program, run again and again: on Tailwater as `tailwater run --batch` runs it, on Linux
-in SCHED_IDLE. Its trials are microseconds of processor time then, and other programs have their share of core 0 as by
-default (neighbour-share = 10).")]
+With --batch the batch job is any program, run again and again: on Tailwater as `tailwater run --batch` runs it, on \
+Linux in SCHED_IDLE. Its trials are microseconds of processor time then, and other programs have their share of core \
+0 as by default (neighbour-share = 10).")]
 pub struct DemoArgs {
     /// At most 20 seconds, with fewer loads
     #[arg(long)]
@@ -55,8 +56,8 @@ pub struct DemoArgs {
     /// as lognormal:10us,sigma=1.5
     #[arg(long, default_value = "exponential", value_parser = parse_service)]
     pub service: ServiceTime,
-    /// Batch job: a program with its arguments, quoted as for a shell, which runs it not; what it
-    /// prints is discarded [default: a Monte Carlo simulation written for Tailwater]
+    /// Batch job: a program with its arguments, quoted as for a shell, though no shell runs it;
+    /// what it prints is discarded [default: a Monte Carlo simulation written for Tailwater]
     #[arg(long, value_name = "COMMAND", value_parser = parse_command)]
     pub batch: Option<BatchCommand>,
     /// Loads in percent of the shared cores [default: 10,20,..,90; with --quick 20,50,80]
@@ -162,9 +163,12 @@ impl Course {
     /// Plans a run on the `usable` cores.
     ///
     /// # Errors
-    /// If there are fewer than two cores, or too many loads for the time.
+    /// If there are fewer than two cores, too many loads for the time, or one twice.
     pub fn new(args: &DemoArgs, usable: Vec<usize>) -> anyhow::Result<Self> {
         anyhow::ensure!(args.loads.len() <= MAX_LOADS, "at most {MAX_LOADS} loads fit into a run");
+        for (n, load) in args.loads.iter().enumerate() {
+            anyhow::ensure!(!args.loads[..n].contains(load), "load {load} is listed twice");
+        }
         let loads = match (args.loads.is_empty(), args.quick) {
             (false, _) => args.loads.clone(),
             (true, true) => vec![20.0, 50.0, 80.0],

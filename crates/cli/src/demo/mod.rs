@@ -2,7 +2,8 @@
 //!
 //! Owns the order of the run: checks, noise, calibration, then both systems in turn at each load,
 //! so that a change of the machine's speed affects both. Prints the table meanwhile, then the
-//! verdict, and writes file and plot. [`tailwater_testbed`] measures the points.
+//! verdict, and last writes file and plot, so that no file costs the verdict. [`tailwater_testbed`]
+//! measures the points.
 //!
 //! | module | owns |
 //! |---|---|
@@ -18,6 +19,7 @@ use anyhow::Context;
 use tailwater_loadgen::ideal::{self, Cores};
 use tailwater_loadgen::stalls::MachineStalls;
 
+use crate::output;
 use tailwater_testbed::handoffs::HandoffRecord;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::{Machine, commit};
@@ -46,6 +48,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
     let machine = Machine::describe();
     let course = Course::new(args, machine.usable_cores.clone())?;
+    output::check([&*args.json, &*args.svg])?;
     print(&format!("{machine}\n{}\n", course.describe()))?;
     let testbed = Testbed {
         cores: course.cores.clone(),
@@ -55,20 +58,16 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     };
     let demo = Demo { course, testbed };
     let outcome = demo.measure(args, machine)?;
-    write(&args.json, &outcome.to_json()?)?;
-    write(&args.svg, &plot::draw(&outcome))?;
     print(&format!("\n{}", outcome::describe_work(&outcome.points)))?;
     print(&format!("\n{}", outcome::describe_account(&outcome.points)))?;
     print(&format!("\n{}", outcome.verdict.join("\n")))?;
+    output::write(&args.json, |out| Ok(out.write_all(outcome.to_json()?.as_bytes())?))?;
+    output::write(&args.svg, |out| Ok(out.write_all(plot::draw(&outcome).as_bytes())?))?;
     Ok(print(&format!("\nnumbers in {}, plot in {}", args.json.display(), args.svg.display()))?)
 }
 
 fn print(line: &str) -> std::io::Result<()> {
     writeln!(std::io::stdout(), "{line}")
-}
-
-fn write(path: &std::path::Path, text: &str) -> anyhow::Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
 }
 
 /// What every step of the run needs.

@@ -1,4 +1,4 @@
-//! Ordinary programs that talk to services of this machine from a lent core.
+//! Ordinary programs that talk to services of this machine from a managed core.
 
 use std::process;
 
@@ -23,7 +23,7 @@ pub fn examine(socket: &str, config: &Config) -> Option<Part> {
 
 fn judge(clients: &[connected::Client]) -> (Status, String) {
     if clients.is_empty() {
-        return (Status::Ok, "no ordinary program is connected to a service from a lent core".to_owned());
+        return (Status::Ok, "no ordinary program is connected to a service from a managed core".to_owned());
     }
     let named: Vec<String> = clients
         .iter()
@@ -35,7 +35,7 @@ fn judge(clients: &[connected::Client]) -> (Status, String) {
         more => format!(" and {more} more"),
     };
     let found = format!(
-        "{}{more} may run on lent cores, where a service polls or runs ahead of a client: start it by `tailwater run \
+        "{}{more} may run on managed cores, where a service polls or runs ahead of a client: start it by `tailwater run \
          --client -- PROGRAM`, or `taskset -acp CORES PID`",
         named.join(", ")
     );

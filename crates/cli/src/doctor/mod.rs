@@ -12,6 +12,7 @@ use serde::Serialize;
 use tailwater_iokernel::Config;
 use tailwater_testbed::machine::{self, Machine, commit};
 use tailwater_testbed::requirements::{self, Finding};
+use tailwater_testbed::socket::IokernelArg;
 
 mod clients;
 mod network;
@@ -27,33 +28,31 @@ use part::{Part, Status};
 /// Check whether this machine has what Tailwater needs
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
-  tailwater doctor            one line per requirement; exit code 2 when something is missing that is not optional
+  tailwater doctor            one line per requirement; exit status 2 when a needed one is missing
   tailwater doctor --json     the same for programs
   tailwater doctor --iokernel /run/tailwater/socket
   tailwater doctor --config /etc/tailwater.toml   what other programs get beside that IOKernel
   tailwater doctor --network eth1   whether an interface suits `iokernel --xdp`, and what to set
   tailwater doctor --repair   after an IOKernel, or a `tailwater run --batch` as root, was killed
 
-ok       is there, or as it should be
-missing  is not there, and needed: `tailwater demo` does not start without it
-absent   is not there, and only what its line names needs it
-caution  is there, and costs latency")]
+The first word of a line:
+  ok       is there, or as it should be
+  missing  is not there, and needed: `tailwater demo` does not start without it
+  absent   is not there, and only what its line names needs it
+  caution  is there, and costs latency")]
 pub struct DoctorArgs {
-    /// Control socket of the IOKernel that is asked what this user may register; @NAME is an
-    /// abstract address [default: the first that is there of TAILWATER_IOKERNEL,
-    /// /run/tailwater/socket and @tailwater]
-    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
-    iokernel: String,
+    #[command(flatten)]
+    iokernel: IokernelArg,
     /// Print everything as JSON
     #[arg(long)]
     json: bool,
     /// Examine an interface for an AF_XDP port, too: channels, MTU, offloads, other XDP programs
     #[arg(long, value_name = "INTERFACE")]
     network: Option<String>,
-    /// Instead of checking, put back the cpusets and clock rates that an IOKernel has changed which
-    /// was killed, as the next one that starts does, remove what it published, and put back the
-    /// control groups of batch jobs whose `tailwater run` was
-    #[arg(long, conflicts_with_all = ["json", "network"])]
+    /// Repair instead of checking: after an IOKernel or a `tailwater run --batch` was killed, put
+    /// back the cpusets, clock rates and control groups that it had changed, and withdraw the ports
+    /// it had published. The next IOKernel does this, too, but not for batch jobs
+    #[arg(long, conflicts_with_all = ["json", "network", "iokernel"])]
     repair: bool,
     /// Configuration of the IOKernel: its cores and `neighbour-share`, or, with --repair, its state
     /// files; the default settings without it

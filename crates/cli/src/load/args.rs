@@ -4,6 +4,7 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use anyhow::Context;
 use clap::Args;
@@ -30,6 +31,15 @@ const PORT_WAIT_NS: u64 = 60_000_000_000;
 /// The first rate that a search tries, unless given.
 const FIRST_RATE: f64 = 1_000.0;
 
+/// Help of `--iokernel`, which two ways of a request read.
+static SOCKET: LazyLock<String> = LazyLock::new(|| {
+    format!(
+        "Control socket of the IOKernel to attach to, or with --over port to start; @NAME is an abstract address \
+         [default: @tailwater to start one, else {}]",
+        crate::socket::FOUND
+    )
+});
+
 /// Length of the windows in files, unless given.
 const INTERVAL_NS: u64 = 1_000_000_000;
 
@@ -41,8 +51,8 @@ const TRIAL_NS: u64 = 3_000_000_000;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   tailwater load 127.0.0.1:5000 --rate 50k --duration 10s
-  tailwater load 10.77.0.2:5000 --rate 20k --service bimodal:0.9*5us+0.1*55us --core 0 --json load.json
-  tailwater load 127.0.0.1:11211 --tcp --connections 64 --protocol memcached:usr,keys=100000 --rate 100k
+  tailwater load 10.77.0.2:5000 --rate 20k --service bimodal:0.9*5us+0.1*55us --json load.json
+  tailwater load 127.0.0.1:11211 --tcp --connections 64 --protocol memcached:usr --rate 100k
 
 A load that changes over time, segments joined by commas:
   tailwater load 127.0.0.1:5000 --schedule 1s@10k,100ms@200k,1s@10k
@@ -72,12 +82,12 @@ Two versions of a server:
   tailwater load 127.0.0.1:5000 --rate 50k --runs 10 --json a.json
   tailwater compare a.json b.json
 
-PROTOCOL is one of spin, echo:64 (bytes), memcached:usr, memcached:etc or memcached:ycsb (with keys=10000,get=0.998),
-dns:FILE (a name a line, and the address or nxdomain that is expected), rocks:keys=10000,value=64,scan=0.01,put=0,count=5000,
-or http:/,/index.html.
+PROTOCOL is one of spin, echo:64 (bytes), memcached:usr, memcached:etc or memcached:ycsb (with keys=10000,get=0.998), \
+dns:FILE (a name a line, and the address or nxdomain that is expected), \
+rocks:keys=10000,value=64,scan=0.01,put=0,count=5000, or http:/,/index.html.
 
-Requests are due at times drawn beforehand, and latency counts from the time a request was due, not from when it was
-sent. SERVICE is one of const:10us, exp:10us, bimodal:0.9*5us+0.1*55us, lognormal:10us,sigma=1.5,
+Requests are due at times drawn beforehand, and latency counts from the time a request was due, not from when it was \
+sent. SERVICE is one of const:10us, exp:10us, bimodal:0.9*5us+0.1*55us, lognormal:10us,sigma=1.5, \
 pareto:10us,alpha=2.1.")]
 pub struct LoadArgs {
     /// Address or name, and port, of the server
@@ -99,10 +109,8 @@ pub struct LoadArgs {
     /// How requests travel
     #[arg(long, value_enum, default_value = "kernel", help_heading = "Transport")]
     pub(super) over: Over,
-    /// Control socket of the IOKernel to attach to, or with --over port to start; @NAME is an
-    /// abstract address [default: @tailwater to start one, else the first that is there of
-    /// TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
-    #[arg(long, value_name = "SOCKET", help_heading = "Transport")]
+    /// Control socket of the IOKernel.
+    #[arg(long, value_name = "SOCKET", value_parser = crate::socket::parse, help = SOCKET.as_str(), help_heading = "Transport")]
     iokernel: Option<String>,
     /// How long the server may take to give its first answer [default: 2s, 60s with --over port]
     #[arg(long, value_name = "DURATION", value_parser = parse_duration_ns, help_heading = "Transport")]

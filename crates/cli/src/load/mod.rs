@@ -62,6 +62,7 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<()> {
     }
     // Checked before anything starts.
     let task = args.task()?;
+    output::check(args)?;
     let mut session = Session::open(args, &stop)?;
     let (agents, progress) = (session.agents(), Progress::new(args.live, args.quiet));
     let measured = match task {

@@ -17,6 +17,14 @@ use super::document::{Document, Point, SearchOutcome};
 use crate::output::write;
 use tailwater_testbed::table::{Table, number};
 
+/// Checks that the files that `args` name can be written.
+///
+/// # Errors
+/// The first that cannot.
+pub fn check(args: &LoadArgs) -> anyhow::Result<()> {
+    crate::output::check([&args.json, &args.csv, &args.hdr_log].into_iter().filter_map(Option::as_deref))
+}
+
 /// Writes the files that `args` name, and prints the result.
 ///
 /// # Errors

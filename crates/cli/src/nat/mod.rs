@@ -354,7 +354,7 @@ mod tests {
         }
         let mut config = Config::default();
         config.ports.publish = vec!["tcp:80=kv".to_owned()];
-        assert!(Plan::new(&config).unwrap_err().to_string().contains("set tap"));
+        assert!(Plan::new(&config).unwrap_err().to_string().contains("give --tap"));
         config.ports.tap = Some("tw\"0".to_owned());
         assert!(Plan::new(&config).unwrap_err().to_string().contains("letters"));
     }

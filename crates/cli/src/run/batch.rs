@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::Command;
+use std::str::FromStr;
 
 use anyhow::Context;
 use clap::Args;
@@ -24,7 +25,8 @@ use tailwater_batch::proc::{Process, own};
 use tailwater_batch::usage::{Account, Usage};
 use tailwater_batch::{Conditions, follow};
 use tailwater_host::BatchGroup;
-use tailwater_testbed::machine::core_list;
+use tailwater_iokernel::config::CoreList;
+use tailwater_testbed::machine::{core_list, usable_cores};
 use tailwater_testbed::note;
 
 use super::{find_program, wait};
@@ -58,12 +60,12 @@ pub(super) const RUNTIME_OPTIONS: [&str; 21] = [
 /// A batch job that was not written for Tailwater.
 #[derive(Debug, Clone, Args)]
 pub struct BatchArgs {
-    /// Run any program as a batch job: on the lent cores, whenever no other program wants them
+    /// Run any program as a batch job: on the managed cores, whenever no other program wants them
     #[arg(long, conflicts_with_all = RUNTIME_OPTIONS)]
     batch: bool,
-    /// With --batch: more cores that the job may use beside the lent ones, for instance 0,2
-    #[arg(long, value_name = "LIST", value_delimiter = ',', requires = "batch")]
-    also_cores: Vec<usize>,
+    /// With --batch: more cores that the job may use beside the managed ones, for instance 0,2-3
+    #[arg(long, value_name = "LIST", value_parser = CoreList::from_str, requires = "batch")]
+    also_cores: Option<CoreList>,
     /// With --batch: a process that runs already, with its threads and descendants, until it or
     /// this command ends; needs root
     #[arg(long, value_name = "PID", requires = "batch", conflicts_with_all = ["program", "cgroup"])]
@@ -110,6 +112,10 @@ pub fn run_child(args: &ChildArgs) -> anyhow::Result<()> {
 /// # Errors
 /// If no IOKernel lends cores, or the job cannot be one.
 pub fn run(args: &BatchArgs, iokernel: &str, name: Option<&str>, program: &[OsString]) -> anyhow::Result<()> {
+    if let Some(name) = program.first() {
+        // Before the wait: a wrong name is not looked for at the IOKernel.
+        find_program(name)?;
+    }
     wait::for_iokernel(iokernel);
     let cores = cores(args, iokernel)?;
     let notice = |name: String| Notice {
@@ -142,7 +148,15 @@ pub fn run(args: &BatchArgs, iokernel: &str, name: Option<&str>, program: &[OsSt
 /// Returns the cores that a job may use: those that the IOKernel lends, and others that were named.
 fn cores(args: &BatchArgs, iokernel: &str) -> anyhow::Result<Vec<usize>> {
     let mut cores = lent_cores(iokernel)?;
-    cores.extend(&args.also_cores);
+    let usable = usable_cores();
+    for core in args.also_cores.iter().flat_map(|list| &list.0).copied().map(usize::from) {
+        anyhow::ensure!(
+            usable.contains(&core),
+            "--also-cores: core {core} is not among the cores that this process may use: {}",
+            core_list(&usable)
+        );
+        cores.push(core);
+    }
     cores.sort_unstable();
     cores.dedup();
     Ok(cores)

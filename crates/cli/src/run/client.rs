@@ -35,15 +35,15 @@ pub fn run(iokernel: &str, program: &[OsString]) -> anyhow::Result<()> {
     match &place {
         Place::Free(_) => {}
         Place::Polling(core) => note!(
-            "tailwater run: all cores but the IOKernel's are lent: the client shares core {core} with it, which yields"
+            "tailwater run: all cores but the IOKernel's are managed: the client shares core {core} with it, which yields"
         ),
         Place::Lent => note!(
-            "tailwater run: all cores that this process may use are lent: the client stays there, behind the programs \
-             that they are lent to"
+            "tailwater run: all cores that this process may use are managed: the client stays there, behind the \
+             programs that they are lent to"
         ),
     }
     if !place.cores().is_empty() {
-        sched_setaffinity(None, &cpu_set(place.cores())).context("cannot leave the lent cores")?;
+        sched_setaffinity(None, &cpu_set(place.cores())).context("cannot leave the managed cores")?;
     }
     Err(Command::new(&file).args(arguments).exec())
         .with_context(|| format!("cannot start {}", file.display()))

@@ -4,6 +4,7 @@
 //! is and with `tailwater-` before it, which is how the programs of this project are called.
 
 use std::ffi::{OsStr, OsString};
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
@@ -12,14 +13,24 @@ const OWN: [&str; 5] = ["dns", "kv", "rocks", "spin", "swaptions"];
 
 /// No such program.
 #[derive(Debug, PartialEq, Eq)]
-pub struct NotFound {
-    name: String,
-    beside: Option<PathBuf>,
+pub enum NotFound {
+    /// No folder has one of this name.
+    Name {
+        /// The name.
+        name: String,
+        /// The folder beside this program, which was looked at, too.
+        beside: Option<PathBuf>,
+    },
+    /// The path is not that of a program, in words.
+    Path(String),
 }
 
 impl std::fmt::Display for NotFound {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { name, beside } = self;
+        let (name, beside) = match self {
+            Self::Path(why) => return f.write_str(why),
+            Self::Name { name, beside } => (name, beside),
+        };
         write!(f, "there is no program {name} or tailwater-{name} in PATH")?;
         if let Some(folder) = beside {
             write!(f, " or in {}", folder.display())?;
@@ -38,13 +49,16 @@ impl std::error::Error for NotFound {}
 
 /// Returns the file to run for `name`: the first that can be executed of `name` in `path`, `name`
 /// and `tailwater-name` in the folder `beside`, `tailwater-name` in `path`. A name with a slash is
-/// the file itself.
+/// the file itself, which must be there, before `tailwater run` waits for an IOKernel.
 ///
 /// # Errors
 /// If there is none.
 pub fn program(name: &OsStr, path: &OsStr, beside: Option<&Path>) -> Result<PathBuf, NotFound> {
     if name.as_encoded_bytes().contains(&b'/') {
-        return Ok(name.into());
+        return match unusable(Path::new(name)) {
+            Some(why) => Err(NotFound::Path(why)),
+            None => Ok(name.into()),
+        };
     }
     let prefixed = [OsStr::new("tailwater-"), name].into_iter().collect::<OsString>();
     let in_path =
@@ -53,10 +67,21 @@ pub fn program(name: &OsStr, path: &OsStr, beside: Option<&Path>) -> Result<Path
     files.extend(beside.into_iter().flat_map(|folder| [folder.join(name), folder.join(&prefixed)]));
     files.extend(in_path(&prefixed));
     let found = files.into_iter().find(|file| is_executable(file));
-    found.ok_or_else(|| NotFound {
+    found.ok_or_else(|| NotFound::Name {
         name: name.to_string_lossy().into_owned(),
         beside: beside.map(Path::to_owned),
     })
+}
+
+/// Returns why a file cannot be started; `None` also if that is known only when it is.
+fn unusable(file: &Path) -> Option<String> {
+    let shown = file.display();
+    match file.metadata() {
+        Err(error) if error.kind() == ErrorKind::NotFound => Some(format!("there is no file {shown}")),
+        Ok(found) if found.is_dir() => Some(format!("{shown} is a folder, not a program")),
+        Ok(_) if !is_executable(file) => Some(format!("{shown} is not executable: chmod +x {shown}")),
+        _ => None,
+    }
 }
 
 fn is_executable(file: &Path) -> bool {
@@ -89,8 +114,23 @@ mod tests {
         make(path.path(), "spin", 0o644);
         assert_eq!(find("spin"), Ok(short_beside), "the other is no program");
         let short = make(path.path(), "spin", 0o755);
-        assert_eq!(find("spin"), Ok(short));
-        assert_eq!(find("./anything"), Ok("./anything".into()));
+        assert_eq!(find("spin"), Ok(short.clone()));
+        let short = short.to_str().unwrap();
+        assert_eq!(find(short), Ok(short.into()), "a path is the file itself");
+    }
+
+    #[test]
+    fn a_path_of_no_program_says_what_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let text = make(folder.path(), "text", 0o644);
+        for (path, part) in [
+            (folder.path().join("absent"), "there is no file"),
+            (folder.path().to_owned(), "is a folder"),
+            (text, "chmod +x"),
+        ] {
+            let why = program(path.as_os_str(), OsStr::new(""), None).unwrap_err().to_string();
+            assert!(why.contains(part) && why.contains(path.to_str().unwrap()), "{why}");
+        }
     }
 
     #[test]

@@ -3,12 +3,12 @@
 //! Owns the translation from options to `TAILWATER_*` variables, which the runtime in the program
 //! reads. The process becomes the program, so signals and exit codes are the program's. [`find`]
 //! looks for the program, [`wait`] waits for an IOKernel that has just been started,
-//! [`registration`] keeps a program that has not registered off the lent cores. Programs that were
-//! not written for Tailwater are prepared by [`posix`], run as batch jobs by [`batch`], or kept off
-//! the lent cores as clients by [`client`].
+//! [`registration`] keeps a program that has not registered off the managed cores. Programs that
+//! were not written for Tailwater are prepared by [`posix`], run as batch jobs by [`batch`], or
+//! kept off the managed cores as clients by [`client`].
 
 use std::ffi::{OsStr, OsString};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -17,6 +17,7 @@ use anyhow::Context;
 use clap::{Args, ValueEnum};
 use tailwater_shm::control::Listen;
 use tailwater_testbed::note;
+use tailwater_testbed::socket::IokernelArg;
 use tailwater_workload::units::parse_duration_ns;
 
 pub mod batch;
@@ -26,7 +27,7 @@ mod posix;
 pub mod registration;
 mod wait;
 
-/// Start a program as a runtime of an IOKernel
+/// Start a program on an IOKernel
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   tailwater run -- spin --listen 0.0.0.0:5000
@@ -37,38 +38,39 @@ mod wait;
   tailwater run --posix --ip 10.77.0.5 -- redis-server --bind 0.0.0.0 --requirepass SECRET
                                                          a program as it is
   tailwater run --client -- memtier_benchmark -s 10.77.0.5
-                                                         any program, off the lent cores and, if possible, the IOKernel's
-  tailwater run --batch -- xz -9 -T0 big.tar             any program, on cores that services leave idle
+                                                         any program, off the managed cores
+  tailwater run --batch -- xz -9 -T0 big.tar             any program, on what services leave
   tailwater run --batch --pid 4711                       one that runs already (root)
   tailwater run --batch --cgroup /system.slice/encoder.service
 
-PROGRAM is a path, or a name that is looked for in PATH and beside this program, also with tailwater- before it.
-Without --batch it must be linked with the tailwater crate or with libtailwater, or run with --posix: one that has not registered after a
-second is kept off the lent cores, with a warning. With --batch it may be any program. It and all that it starts run in
-SCHED_IDLE on the lent cores, in a session of their own; signals to this command are passed on, and its exit status is
-the program's, or 128 and the number of the signal that ended it. An IOKernel that is just starting is waited for, at
-most 2 s. Options become TAILWATER_IOKERNEL, TAILWATER_KTHREADS and so on in the program's environment; settings the
-program makes itself win.")]
+PROGRAM is a path, or a name that is looked for in PATH and beside this program, also with tailwater- before it. \
+Without --batch it must be linked with the tailwater crate or with libtailwater, or run with --posix: one that has \
+not registered after a second is kept off the managed cores, with a warning. With --batch it may be any program. It \
+and all that it starts run in SCHED_IDLE on the managed cores, in a session of their own; signals to this command are \
+passed on, and its exit status is the program's, or 128 and the number of the signal that ended it. An IOKernel that \
+is just starting is waited for, at most 2 s. Options become TAILWATER_IOKERNEL, TAILWATER_KTHREADS and so on in the \
+program's environment; settings the program makes itself win.")]
 pub struct RunArgs {
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
-    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
-    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true, conflicts_with = "standalone")]
-    iokernel: String,
+    #[command(flatten)]
+    iokernel: IokernelArg,
     /// Run without an IOKernel, on threads of its own
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["iokernel", "ip", "listen", "guaranteed", "class", "ring_bytes", "on_iokernel_loss",
+        "iokernel_wait", "replace"])]
     standalone: bool,
     /// Run a program that was not written for Tailwater: its TCP and UDP sockets are on Tailwater's
     /// network, by a library that is loaded before the C library
     #[arg(long)]
     posix: bool,
     /// With --posix: the IOKernel's network, to which connections go through Tailwater
-    #[arg(long, value_name = "PREFIX", default_value = "10.77.0.0/16", requires = "posix")]
+    #[arg(long, value_name = "PREFIX", default_value = "10.77.0.0/16", value_parser = parse_network, requires = "posix")]
     network: String,
-    /// Name in statistics, unique on the machine [default: program name and process id]
+    /// Name in statistics, unique on the machine, 1 to 64 printable ASCII characters [default:
+    /// program name and process id]
     #[arg(long)]
     name: Option<String>,
-    /// Maximum number of cores to use at once [default: number of CPUs]
-    #[arg(long, value_name = "N")]
+    /// Maximum number of cores to use at once, 1 to 256, with --standalone to 64 [default: number
+    /// of CPUs, at most 64]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     kthreads: Option<u16>,
     /// Cores that are never taken away while in use [default: 0]
     #[arg(long, value_name = "N")]
@@ -85,7 +87,7 @@ pub struct RunArgs {
     listen: Vec<Listen>,
     /// Take the place of the instance of this name that runs, if it was started with this option,
     /// too; its connections stay until it has ended, and new ones come to this one
-    #[arg(long, requires = "name", conflicts_with = "standalone")]
+    #[arg(long, requires = "name")]
     replace: bool,
     /// What it does when the IOKernel has ended: wait for another one at the same socket, go on
     /// without network, or exit with status 75 [default: wait]
@@ -96,27 +98,27 @@ pub struct RunArgs {
     #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
     iokernel_wait: Option<u64>,
     /// How long its end waits at most for data on TCP connections to be acknowledged, for instance
-    /// 5s [default: 60s]
-    #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+    /// 5s; at most 1h [default: 60s]
+    #[arg(long, value_name = "DURATION", value_parser = parse_linger)]
     exit_linger: Option<u64>,
-    /// Usable bytes of each user thread's stack [default: 262144]
+    /// Usable bytes of each user thread's stack, 16384 to 128 GiB [default: 262144]
     #[arg(long, value_name = "BYTES")]
     stack_size: Option<usize>,
     /// How long an idle kthread polls at most before it sleeps, for instance 50us; 0us polls for
     /// ever [default: 50us]
     #[arg(long, value_name = "DURATION", value_parser = parse_us)]
     idle_timeout: Option<u64>,
-    /// Bytes of each packet ring, a power of two [default: 262144]
+    /// Bytes of each packet ring, a power of two from 32768 to 16777216 [default: 262144]
     #[arg(long, value_name = "BYTES")]
     ring_bytes: Option<u32>,
     /// Maximum number of TCP connections at a time [default: 1000000]
     #[arg(long, value_name = "N")]
     tcp_connections: Option<u32>,
-    /// Maximum number of ordinary threads for blocking calls at a time [default: 256]
-    #[arg(long, value_name = "N")]
+    /// Maximum number of ordinary threads for blocking calls at a time, 1 to 4096 [default: 256]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
     blocking_threads: Option<u16>,
-    /// How long a user thread may run without a poll before it is reported; 0ms reports nothing
-    /// [default: 100ms]
+    /// How long a user thread may run without a call of Tailwater that may block, before it is
+    /// reported; 0ms reports nothing [default: 100ms]
     #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
     stall_timeout: Option<u64>,
     /// Signal on which all user threads are printed: none, quit, usr1 or usr2 [default: quit]
@@ -130,7 +132,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "BOOL")]
     packet_stealing: Option<bool>,
     /// Run any program that talks to services of this machine over Linux's sockets, on the cores
-    /// that are neither lent nor the IOKernel's; if there are none, on the IOKernel's
+    /// that are neither managed nor the IOKernel's; if there are none, on the IOKernel's
     #[arg(long, conflicts_with_all = batch::RUNTIME_OPTIONS, conflicts_with_all = ["batch", "name"])]
     client: bool,
     #[command(flatten)]
@@ -142,20 +144,38 @@ pub struct RunArgs {
 
 #[derive(Debug, Clone, Copy, ValueEnum)]
 enum ClassName {
-    /// Takes cores from best-effort runtimes at once
+    /// Takes cores from best-effort programs at once
     LatencyCritical,
     /// Takes the cores that are left over
     BestEffort,
 }
 
+/// Checks what the preloaded library reads.
+fn parse_network(text: &str) -> Result<String, String> {
+    let parts = text.split_once('/').and_then(|(ip, bits)| Some((ip.parse().ok()?, bits.parse().ok()?)));
+    match parts {
+        Some((IpAddr::V4(_), 0..=32u8) | (IpAddr::V6(_), 0..=128)) => Ok(text.to_owned()),
+        _ => Err("no network; write ADDRESS/BITS, for instance 10.77.0.0/16".to_owned()),
+    }
+}
+
 fn parse_us(text: &str) -> Result<u64, String> {
     let ns = parse_duration_ns(text).map_err(|e| e.to_string())?;
-    if ns % 1_000 == 0 { Ok(ns / 1_000) } else { Err("whole microseconds are allowed".to_owned()) }
+    if ns % 1_000 == 0 { Ok(ns / 1_000) } else { Err(no_whole_number("microseconds", "1us")) }
 }
 
 fn parse_ms(text: &str) -> Result<u64, String> {
     let ns = parse_duration_ns(text).map_err(|e| e.to_string())?;
-    if ns % 1_000_000 == 0 { Ok(ns / 1_000_000) } else { Err("whole milliseconds are allowed".to_owned()) }
+    if ns % 1_000_000 == 0 { Ok(ns / 1_000_000) } else { Err(no_whole_number("milliseconds", "1ms")) }
+}
+
+fn parse_linger(text: &str) -> Result<u64, String> {
+    let ms = parse_ms(text)?;
+    if ms <= 3_600_000 { Ok(ms) } else { Err("at most 1h".to_owned()) }
+}
+
+fn no_whole_number(unit: &str, example: &str) -> String {
+    format!("no whole number of {unit}; write for instance {example}")
 }
 
 /// Becomes the program, or supervises a batch job.
@@ -176,8 +196,11 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     if args.standalone {
         command.env_remove("TAILWATER_IOKERNEL");
     } else {
-        command.env("TAILWATER_IOKERNEL", &args.iokernel);
-        wait::for_iokernel(&args.iokernel);
+        command.env("TAILWATER_IOKERNEL", &*args.iokernel);
+        if !wait::for_iokernel(&args.iokernel) {
+            let socket = &*args.iokernel;
+            note!("tailwater run: still no IOKernel listens at {socket}; the program is started without one");
+        }
         // A program as it is registers when it first uses a socket.
         if !args.posix
             && let Err(error) = registration::watch_this_process(&args.iokernel, &name.to_string_lossy())

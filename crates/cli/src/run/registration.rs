@@ -1,5 +1,5 @@
 //! A program started by `tailwater run` that has not registered with the IOKernel: it is kept off
-//! the lent cores, with a warning. One that registers later is lent cores all the same.
+//! the managed cores, with a warning. One that registers later is lent cores all the same.
 //!
 //! Owns the process that watches: `tailwater run` becomes the program, so the watch is another
 //! process, which no program sees among its children. A first process starts it and ends at once,
@@ -10,7 +10,6 @@
 //! that. Nothing is to be undone: the cores are those of the program's own threads.
 
 use std::fs;
-use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -22,9 +21,10 @@ use serde_json::Value;
 use tailwater_batch::{follow, proc};
 use tailwater_shm::layout::REGION_NAME;
 use tailwater_testbed::machine::core_list;
+use tailwater_testbed::note;
 
 use super::batch;
-use crate::query;
+use crate::{ending, query};
 
 /// Time from a program's start to the look whether it has registered.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -32,7 +32,7 @@ const PATIENCE: Duration = Duration::from_secs(1);
 /// Maximum number of parents between a registered process and the program that was started.
 const MAX_DEPTH: usize = 64;
 
-/// Keep a process that has not registered with the IOKernel after a second off the lent cores
+/// Keep a process that has not registered with the IOKernel after a second off the managed cores
 #[derive(Debug, Clone, Args)]
 pub struct WatchArgs {
     /// The process; standard input is a pidfd of it
@@ -79,20 +79,18 @@ pub fn run(args: &WatchArgs) -> anyhow::Result<()> {
     if ends_within(PATIENCE) {
         return Ok(());
     }
-    let Some(problem) = problem(args, query::statistics(&args.iokernel)) else { return Ok(()) };
+    let Some((problem, advice)) = problem(args, query::statistics(&args.iokernel)) else { return Ok(()) };
     let lent = batch::lent_cores(&args.iokernel).unwrap_or_default();
     let place = match (lent.is_empty(), follow::keep_off(args.pid, &lent)) {
         (false, left) if left.iter().all(|core| !lent.contains(core)) => {
-            format!("kept off the lent cores {}, on {}", core_list(&lent), core_list(&left))
+            format!("kept off the managed cores {}, on {}", core_list(&lent), core_list(&left))
         }
         (_, left) => format!("on cores {}", core_list(&left)),
     };
-    // The program's own standard error; where it is closed the warning has no reader.
-    let _ = writeln!(
-        std::io::stderr(),
-        "tailwater run: {problem}. {} (process {}) is an ordinary program, {place}, and its options have no effect. \
-         Programs register when their runtime starts (crate tailwater, or libtailwater). `--posix` serves the sockets of \
-         a program as it is; `--batch` runs any program on the cores that services leave idle.",
+    // To the program's own standard error.
+    note!(
+        "tailwater run: {} (process {}) has not registered: {problem}. Until it registers it is an ordinary program, \
+         {place}, and the options of `run` have no effect.{advice}",
         args.program,
         args.pid
     );
@@ -120,17 +118,25 @@ fn ends_within(time: Duration) -> bool {
     poll(&mut fds, Some(&timeout)) != Ok(0)
 }
 
-/// Returns why the process is not managed; `None` if it or a descendant has registered.
-fn problem(args: &WatchArgs, statistics: anyhow::Result<Value>) -> Option<String> {
+/// What to say of a program that has not registered where it could have.
+const ADVICE: &str = " Programs register when their runtime starts (crate tailwater, or libtailwater); `--posix` serves \
+                      the sockets of a program as it is, `--batch` runs any program on the cores that services leave \
+                      idle.";
+
+/// Returns why the process is not managed, and what to add to that; `None` if it or a descendant
+/// has registered.
+fn problem(args: &WatchArgs, statistics: anyhow::Result<Value>) -> Option<(String, &'static str)> {
     let statistics = match statistics {
         Ok(statistics) => statistics,
-        Err(error) => return Some(format!("no IOKernel to register with: {error:#}")),
+        Err(error) => return Some((format!("{:#}", ending::said_once(error)), "")),
     };
     let runtimes = statistics["runtimes"].as_array().map_or(&[][..], Vec::as_slice);
     let registered = runtimes.iter().filter_map(|runtime| i32::try_from(runtime["pid"].as_i64()?).ok());
     let is_listed = registered.into_iter().any(|pid| is_or_descends_from(pid, args.pid));
     let is_registered = is_listed || proc::descendants(args.pid).into_iter().any(may_have_region);
-    (!is_registered).then(|| format!("not registered at {} after {} s", args.iokernel, PATIENCE.as_secs()))
+    let after = PATIENCE.as_secs();
+    (!is_registered)
+        .then(|| (format!("the IOKernel at {} has not heard of it in {after} s", args.iokernel), ADVICE))
 }
 
 /// Returns whether a process may have the memory of a registered program.
@@ -173,8 +179,9 @@ mod tests {
         let parent = parent(own).unwrap();
         assert_eq!(problem(&args(own), with(own)), None);
         assert_eq!(problem(&args(parent), with(own)), None);
-        let unregistered = problem(&args(own), with(parent)).unwrap();
+        let (unregistered, advice) = problem(&args(own), with(parent)).unwrap();
         assert!(unregistered.contains("@here") && unregistered.contains("1 s"), "{unregistered}");
+        assert!(advice.contains("--posix"), "{advice}");
         // As of another PID namespace: the list has a number that is not known here.
         let child = Program::start(Command::new("sleep").arg("60"));
         let of_child = args(child.pid().cast_signed());
@@ -183,8 +190,9 @@ mod tests {
             Region::create(REGION_NAME, RegionSpec::new(1, 1 << 16).unwrap(), 1_000_000_000).unwrap();
         assert_eq!(problem(&args(own), with(-1)), None);
         drop(region);
-        let absent = problem(&args(own), query::statistics("@tailwater-no-such-socket")).unwrap();
-        assert!(absent.contains("no IOKernel") && absent.contains("@tailwater-no-such"));
+        let (absent, advice) = problem(&args(own), query::statistics("@tailwater-no-such-socket")).unwrap();
+        assert!(absent.contains("--socket @tailwater-no-such") && advice.is_empty(), "{absent}");
+        assert_eq!(absent.matches("os error").count(), 1, "the cause is said once: {absent}");
     }
 
     #[test]

@@ -5,11 +5,11 @@
 //! runtime connects once. Owns the wait and its bound. It decides nothing: after the bound the
 //! program starts all the same, and its own attempt fails with the reason.
 
-use std::io::Write;
 use std::time::Duration;
 
 use rustix::io::Errno;
 use tailwater_shm::control::{ControlError, dial};
+use tailwater_testbed::note;
 
 /// Time between two attempts to connect.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -18,22 +18,19 @@ const PAUSE: Duration = Duration::from_millis(10);
 const PAUSES: u32 = 200;
 
 /// Returns when an IOKernel listens at `socket`, after 2 s, or if connecting fails for a reason
-/// that time does not change. Prints one line to standard error if it has to wait.
-pub fn for_iokernel(socket: &str) {
+/// that time does not change; false if none listens after 2 s. Prints one line if it has to wait.
+pub fn for_iokernel(socket: &str) -> bool {
     for pause in 0..PAUSES {
         if !is_absent(socket) {
-            return;
+            return true;
         }
         if pause == 0 {
             let most = (PAUSE * PAUSES).as_secs();
-            // Where standard error is closed, the line has no reader.
-            let _ = writeln!(
-                std::io::stderr(),
-                "tailwater run: no IOKernel listens at {socket} yet; waiting for it, at most {most} s"
-            );
+            note!("tailwater run: no IOKernel listens at {socket} yet; waiting for it, at most {most} s");
         }
         std::thread::sleep(PAUSE);
     }
+    false
 }
 
 /// Returns whether no process listens at `socket`. The connection that finds one is closed at once,

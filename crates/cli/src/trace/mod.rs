@@ -34,7 +34,8 @@ use clap::Args;
 use serde_json::Value;
 use tailwater_shm::clock;
 use tailwater_shm::control::TraceRequest;
-use tailwater_workload::units::parse_duration_ns;
+use tailwater_testbed::socket::IokernelArg;
+use tailwater_workload::units::parse_time_ns;
 
 use crate::{output, query};
 use collect::Collector;
@@ -66,50 +67,47 @@ const MAX_SLICES: usize = 1 << 20;
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   tailwater trace                                    5 s, one request of 1000
-  tailwater trace --runtime spin --sample 100 --slowest 20
+  tailwater trace --program spin --sample 100 --slowest 20
   tailwater trace --sample 1 --duration 200ms --out trace.json
                                                      every request; open the file in ui.perfetto.dev
   tailwater trace --last 500ms --out trace.json      what has just happened
   tailwater trace --on eviction,stall,slo,handoff=50us --output /var/tmp/traces
-                                                     a file of the last 500 ms whenever one of these happens
+                                                     the last 500 ms whenever one happens
   tailwater trace --iokernel @tailwater-testbed-4711 of a `tailwater demo` with this process id
 
-The IOKernel always records what cores do, and one request of 1000. --last shows the end of that: seconds on a busy
-machine, longer on a quiet one. --on does that whenever something goes wrong, until it is interrupted: a thread was
-moved off its core (eviction), the IOKernel's polling thread made no progress (stall), more than one in a hundred
-requests of a class took longer than its target (slo), or hand-offs did (handoff=TIME, their 99th percentile); and at
-SIGUSR2. The files of --on, and that of --out without --last, also have the threads of Linux and the interrupts on lent
-cores, where eBPF is allowed (root, or CAP_BPF and CAP_PERFMON).
-Requests come from ports (load generator, TAP, AF_XDP). The reply is the next frame that is sent back by the thread
-which read the request. Times are those at which the IOKernel and the runtime see an event, in nanoseconds. Needs the
-IOKernel's user, or root.")]
+The IOKernel always records what cores do, and one request of 1000. --last shows the end of that: seconds on a busy \
+machine, longer on a quiet one. --on does that whenever something goes wrong, until it is interrupted: a thread was \
+moved off its core (eviction), the IOKernel's polling thread made no progress (stall), more than one in a hundred \
+requests of a class took longer than its target (slo), or hand-offs did (handoff=TIME, their 99th percentile); and at \
+SIGUSR2. The files of --on, and that of --out without --last, also have the threads of Linux and the interrupts on \
+managed cores, where eBPF is allowed (root, or CAP_BPF and CAP_PERFMON). Requests come from ports (load generator, \
+TAP, AF_XDP). The reply is the next frame that is sent back by the thread which read the request. Times are those at \
+which the IOKernel and the program see an event, in nanoseconds. Needs the IOKernel's user, or root.")]
 pub struct TraceArgs {
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
-    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
-    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
-    iokernel: String,
+    #[command(flatten)]
+    iokernel: IokernelArg,
     /// Trace one request of N
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     sample: u32,
     /// Length of the trace
-    #[arg(long, value_parser = parse_duration_ns, default_value = "5s")]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, default_value = "5s")]
     duration: u64,
-    /// Only requests to this program (its name in `tailwater stats`), also if it starts later
-    #[arg(long, value_name = "NAME")]
+    /// Only requests to this program (its name in `tailwater ps`), also if it starts later
+    #[arg(long = "program", alias = "runtime", value_name = "NAME")]
     runtime: Option<String>,
-    /// Trace nothing now, but show what the IOKernel recorded during this time before [default with
-    /// --on: 500ms]
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, conflicts_with_all = ["sample", "duration"])]
+    /// Show what the IOKernel recorded in the last TIME, and trace nothing [default with --on:
+    /// 500ms]
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, conflicts_with_all = ["sample", "duration"])]
     last: Option<u64>,
     /// Write a file of what was recorded before whenever one of these happens: eviction, stall,
-    /// slo, handoff=TIME
+    /// slo, handoff=TIME (1, 2 or 5 times a power of ten)
     #[arg(long, value_name = "WHAT,..", value_delimiter = ',', value_parser = Trigger::from_str,
           conflicts_with_all = ["sample", "duration", "runtime", "slowest", "out"])]
     on: Vec<Trigger>,
     /// Folder of these files
     #[arg(long, value_name = "FOLDER", requires = "on", default_value = ".")]
     output: PathBuf,
-    /// Number of these files for each of these words: beyond, the oldest is removed
+    /// Keep at most this many files for each word of --on: the oldest is removed
     #[arg(long, value_name = "N", requires = "on", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
     files: u16,
     /// Number of the slowest requests to show
@@ -130,6 +128,8 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     if !args.on.is_empty() {
         return snapshots::run(args);
     }
+    let is_standard_output = args.out.as_deref() == Some(Path::new("-"));
+    args.out.as_deref().filter(|_| !is_standard_output).map_or(Ok(()), check_file)?;
     let mut collector = Collector::default();
     let (watch, end, linux, connected) = match args.last {
         Some(ns) => {
@@ -145,7 +145,6 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let seen = linux.as_ref().map(Linux::seen);
     let losses = Losses { events: watch.overwritten, steps: collector.lost_steps };
     let report = Report::new(&collector, &watch.names, watch.clock(), losses);
-    let is_standard_output = args.out.as_deref() == Some(Path::new("-"));
     let written = args.out.as_deref().map_or(Ok(()), |path| {
         let document = perfetto::document(&collector, &watch.names, watch.clock(), end, seen.as_ref());
         write_document(&document, (!is_standard_output).then_some(path))
@@ -174,10 +173,15 @@ fn write_document(document: &Value, file: Option<&Path>) -> anyhow::Result<()> {
         to_json(&mut out)?;
         return Ok(out.flush()?);
     };
-    let written = output::write_private(file, to_json);
+    output::write_private(file, to_json)
+}
+
+/// Checks that the file of `--out` can be written.
+fn check_file(file: &Path) -> anyhow::Result<()> {
+    let checked = output::check_private(file);
     match file.is_symlink() {
-        true => written.context("--out - is standard output, and a link is not followed"),
-        false => written,
+        true => checked.context("--out - is standard output, and a link is not followed"),
+        false => checked,
     }
 }
 
@@ -194,7 +198,7 @@ fn look_back(args: &TraceArgs, ns: u64, collector: &mut Collector) -> anyhow::Re
 /// Begins to watch what Linux does on the lent cores, for files; prints why that is refused, once.
 fn watch_linux(statistics: &Value, most: usize) -> Option<Linux> {
     Linux::watch(&lent_cores(statistics).unwrap_or_default(), most)
-        .map_err(|why| note!("what Linux does on lent cores is not in the file: {why}"))
+        .map_err(|why| note!("what Linux does on managed cores is not in the file: {why}"))
         .ok()
 }
 

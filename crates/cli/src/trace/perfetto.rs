@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 1, "cores" | one for each core, with its tenants, and one for its hand-offs |
 //! | 2, "requests" | none: each request is an asynchronous slice, its stages are slices within |
-//! | 3, "Linux on lent cores" | two for each core: the threads that ran there, and interrupts |
+//! | 3, "Linux on managed cores" | two for each core: the threads that ran there, and interrupts |
 //! | from 100 on, programs by registration | one for each kthread, with the traced requests that it ran |
 //!
 //! Times are microseconds since the first event, with fractions to the nanosecond.
@@ -171,7 +171,7 @@ impl Drawing<'_> {
                 Use::Interrupt(name) => self.slice((LINUX, HANDOFFS + core), name, (from, to), &json!({})),
             }
         }
-        self.name("process_name", LINUX, 0, "Linux on lent cores");
+        self.name("process_name", LINUX, 0, "Linux on managed cores");
         for core in cores {
             self.name("thread_name", LINUX, core.into(), &format!("core {core}: threads"));
             let interrupts = HANDOFFS + u32::from(core);

@@ -9,7 +9,7 @@ use tailwater_stats::BOUNDS_NS;
 use tailwater_testbed::statistics::{CLASS, PROGRAM, alike, growth, quantile_ns};
 use tailwater_testbed::table::number;
 use tailwater_testbed::text::plain;
-use tailwater_workload::units::parse_duration_ns;
+use tailwater_workload::units::{format_duration_ns, parse_duration_ns};
 
 /// Part of the requests of a class that may take longer than its target, which is one for the 99th
 /// percentile.
@@ -39,8 +39,19 @@ impl FromStr for Trigger {
             ("handoff", time) if !time.is_empty() => {
                 let ns = parse_duration_ns(time).map_err(|error| error.to_string())?;
                 // The statistics count hand-offs between these.
-                let bound = BOUNDS_NS.into_iter().find(|bound| *bound >= ns);
-                bound.map(Self::Handoff).ok_or_else(|| "a hand-off takes 10 s at most".to_owned())
+                let above = BOUNDS_NS.into_iter().find(|bound| *bound >= ns);
+                let below = BOUNDS_NS.into_iter().rfind(|bound| *bound <= ns);
+                match (below, above) {
+                    (Some(below), Some(above)) if below == above => Ok(Self::Handoff(ns)),
+                    _ => {
+                        let near: Vec<String> =
+                            [below, above].into_iter().flatten().map(format_duration_ns).collect();
+                        Err(format!(
+                            "hand-offs are counted by 1, 2 and 5 times powers of ten; write {}",
+                            near.join(" or ")
+                        ))
+                    }
+                }
             }
             _ => Err("known are eviction, stall, slo and handoff=TIME, for instance handoff=50us".to_owned()),
         }
@@ -151,7 +162,10 @@ mod tests {
     #[test]
     fn a_limit_of_hand_offs_is_one_that_the_statistics_know() {
         assert_eq!("handoff=50us".parse(), Ok(Trigger::Handoff(50_000)));
-        assert_eq!("handoff=60us".parse(), Ok(Trigger::Handoff(100_000)));
+        for (near, words) in [("60us", "50us or 100us"), ("1h", "write 10s"), ("0us", "write 200ns")] {
+            let why = format!("handoff={near}").parse::<Trigger>().unwrap_err();
+            assert!(why.ends_with(words), "{why}");
+        }
         for bad in ["", "handoff", "handoff=", "handoff=1h", "handoff=soon", "evictions", "stall=1"] {
             assert!(bad.parse::<Trigger>().is_err(), "{bad}");
         }

@@ -31,7 +31,7 @@ impl Names {
     /// Returns the name of the runtime at a place at a moment; the number of the place if the name
     /// is unknown.
     pub fn runtime(&self, place: u32, at: Cycles) -> String {
-        self.registration(place, at).map_or_else(|| format!("runtime {place}"), |(_, name)| name.to_owned())
+        self.registration(place, at).map_or_else(|| format!("program {place}"), |(_, name)| name.to_owned())
     }
 
     /// Returns when the registration began that was at a place at a moment, and its name.
@@ -224,11 +224,11 @@ mod tests {
             "runtimes": [{ "id": 1, "name": "next" }, { "id": 0, "name": "old" }],
         }));
         let named = |at| names.runtime(1, at);
-        assert_eq!([named(499), named(500), named(899), named(900)], ["runtime 1", "ended", "ended", "next"]);
-        assert_eq!((names.runtime(0, 0), names.runtime(7, 0)), ("old".to_owned(), "runtime 7".to_owned()));
+        assert_eq!([named(499), named(500), named(899), named(900)], ["program 1", "ended", "ended", "next"]);
+        assert_eq!((names.runtime(0, 0), names.runtime(7, 0)), ("old".to_owned(), "program 7".to_owned()));
         assert_eq!(names.registration(1, 600), Some((500, "ended")));
         let mut unknown = Names::default();
         unknown.learn(&Value::Null);
-        assert_eq!(unknown.runtime(1, 9), "runtime 1");
+        assert_eq!(unknown.runtime(1, 9), "program 1");
     }
 }

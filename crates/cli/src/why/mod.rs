@@ -23,8 +23,9 @@ use serde_json::Value;
 use tailwater_shm::control::TraceRequest;
 use tailwater_testbed::account::Tracepoints;
 use tailwater_testbed::interrupt::Interrupt;
+use tailwater_testbed::socket::IokernelArg;
 use tailwater_testbed::statistics::place_of;
-use tailwater_workload::units::parse_duration_ns;
+use tailwater_workload::units::parse_time_ns;
 
 use crate::trace::collect::Collector;
 use crate::trace::watch::Watch;
@@ -39,10 +40,10 @@ const EVENTS: usize = 16_384;
 /// Say why a program is slow, and what to do about it
 #[derive(Debug, Clone, Args)]
 #[command(
-    after_help = "Watches the program for a while, so run it while the program is slow. It needs the IOKernel's user or root, and names
-programs that took time from its cores where eBPF is allowed (root, or CAP_BPF and CAP_PERFMON).
---since judges what has happened already, by the IOKernel's record of cores and of one request of 1000: as far back as
-that reaches, and without what only a watch sees (programs of Linux on the cores, quotas, locks, the host).
+    after_help = "Watches the program for a while, so run it while the program is slow. It needs the IOKernel's user or root, and names \
+programs that took time from its cores where eBPF is allowed (root, or CAP_BPF and CAP_PERFMON). --since judges what \
+has happened already, by the IOKernel's record of cores and of one request of 1000: as far back as that reaches, and \
+without what only a watch sees (programs of Linux on the cores, quotas, locks, the host).
 
 Examples:
   tailwater why web
@@ -54,18 +55,16 @@ pub struct WhyArgs {
     #[arg(value_name = "NAME")]
     name: String,
     /// Time to watch it
-    #[arg(long = "for", value_name = "TIME", value_parser = parse_duration_ns, default_value = "2s")]
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_time_ns, default_value = "2s")]
     time: u64,
     /// Trace one request of N meanwhile
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     sample: u32,
-    /// Do not watch, but judge what the IOKernel has recorded during this time before
-    #[arg(long, value_name = "TIME", value_parser = parse_duration_ns, conflicts_with_all = ["time", "sample"])]
+    /// Judge the last TIME from the IOKernel's record, without watching
+    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, conflicts_with_all = ["time", "sample"])]
     since: Option<u64>,
-    /// Control socket of the IOKernel; @NAME is an abstract address [default: the first that is
-    /// there of TAILWATER_IOKERNEL, /run/tailwater/socket and @tailwater]
-    #[arg(long, value_name = "SOCKET", default_value_t = crate::socket::found(), hide_default_value = true)]
-    iokernel: String,
+    #[command(flatten)]
+    iokernel: IokernelArg,
 }
 
 /// Watches the program, or reads what was recorded of it, and prints the verdict.

@@ -229,7 +229,7 @@ fn of_requests(requests: &Requests, name: &str) -> (Cause, String) {
     let mean = all_ns as f64 / answered.max(1) as f64 / 1e3;
     if answered < FEW {
         let text = format!(
-            "no cause was found, and only {answered} requests came through a port. `tailwater trace --runtime \
+            "no cause was found, and only {answered} requests came through a port. `tailwater trace --program \
              {name} --sample 1` follows every one; `tailwater info {name}` says why it has no core."
         );
         return (Cause::Nothing, text);
@@ -266,7 +266,7 @@ fn of_requests(requests: &Requests, name: &str) -> (Cause, String) {
             Cause::Nothing,
             format!(
                 "nothing was found: {answered} requests took {mean:.0} us on average, and no stage of them \
-                 much of it. `tailwater trace --runtime {name}` shows single ones."
+                 much of it. `tailwater trace --program {name}` shows single ones."
             ),
         ),
     }
@@ -327,7 +327,7 @@ mod tests {
             (with(|it| it.requests = requests(0, 90_000, 0, 9)), Cause::Cores, &["a core", "guaranteed"]),
             (with(|it| it.requests = requests(0, 0, 90_000, 9)), Cause::OwnWork, &["90 %", "kthreads"]),
             (with(|it| it.requests = requests(0, 0, 9, 90_000)), Cause::OwnWork, &["90 % running"]),
-            (idle(), Cause::Nothing, &["0 requests", "tailwater trace --runtime web"]),
+            (idle(), Cause::Nothing, &["0 requests", "tailwater trace --program web"]),
         ];
         for (evidence, cause, parts) in table {
             let verdict = judge(&evidence);

@@ -89,7 +89,7 @@ fn a_capture_holds_what_passed_in_order_and_ends_by_its_limits() {
     // No runtime has this name: no frames, and the time limit ends the capture.
     // All frames pass the port inwards, none outwards.
     for (words, result) in [
-        (&["--runtime", "absent", "--seconds", "1"][..], "0 frames, 0 missing"),
+        (&["--program", "absent", "--seconds", "1"][..], "0 frames, 0 missing"),
         (&["--port", "pcap", "--direction", "rx", "--count", "5"], "5 frames"),
         (&["--port", "pcap", "--direction", "tx", "--seconds", "1"], "0 frames"),
     ] {

@@ -52,14 +52,38 @@ fn misuse_is_explained() {
         (&["capture"], "--write"),
         (&["run"], "PROGRAM"),
         (&["cores", "web", "1@8"], "0, served first, to 7"),
+        (&["ps", "--iokernel", ""], "@NAME"),
+        (&["run", "--iokernel", "", "--", "true"], "@NAME"),
+        (&["run", "--posix", "--network", "10.77.0.0/33", "--", "true"], "10.77.0.0/16"),
+        (&["run", "--standalone", "--guaranteed", "1", "--", "true"], "cannot be used with"),
+        (&["run", "--batch", "--also-cores", "x", "--", "true"], "core number"),
+        (&["run", "--exit-linger", "2h", "--", "true"], "at most 1h"),
+        (&["trace", "--last", "0s"], "above 0"),
+        (&["load", "127.0.0.1:1", "--slo", "p99=0us"], "above 0"),
+        (&["metrics", "--listen", "127.0.0.1"], "127.0.0.1:9757"),
+        (&["metrics", "--interval", "5s"], "--textfile"),
+        (&["capture", "-w", "x", "--files", "3"], "--rotate-mb"),
     ] {
         let output = run(words);
         assert_eq!(output.status.code(), Some(2), "{words:?}");
         assert!(text(&output.stderr).contains(part), "{words:?}: {}", text(&output.stderr));
     }
-    let output = run(&["stats", "--iokernel", "@tailwater-is-not-here"]);
-    assert_eq!(output.status.code(), Some(1));
-    assert!(text(&output.stderr).contains("start one with"), "{}", text(&output.stderr));
+    for (words, part) in [
+        (&["stats", "--iokernel", "@tailwater-is-not-here"][..], "iokernel --socket @tailwater-is-not-here`"),
+        (&["stats", "--iokernel", "/proc/self/status"], "a file and no socket"),
+        (
+            &["run", "--iokernel", "@tailwater-is-not-here", "--", "./no-such-program"],
+            "no file ./no-such-program",
+        ),
+        (&["load", "127.0.0.1:1", "--rate", "1", "--json", "/nonexistent/a"], "cannot write /nonexistent/a"),
+        (&["load", "127.0.0.1:1", "--rate", "1", "--json", "a.json", "--csv", "a.json"], "two files"),
+        (&["trace", "--out", "/nonexistent/a"], "cannot write /nonexistent/a"),
+    ] {
+        let output = run(words);
+        assert_eq!(output.status.code(), Some(1), "{words:?}");
+        let said = text(&output.stderr);
+        assert!(said.contains(part) && !said.contains("waiting"), "{words:?}: {said}");
+    }
 }
 
 #[test]
@@ -252,7 +276,7 @@ fn a_log_that_is_no_terminals_has_neither_colours_nor_debug_forms_and_json_is_js
         if fails_with(&capture, &["the ports are: "]).is_none() {
             return;
         }
-        let capture = ["capture", "--iokernel", &socket, "-w", "-", "--runtime", "spin", "--seconds", "1"];
+        let capture = ["capture", "--iokernel", &socket, "-w", "-", "--program", "spin", "--seconds", "1"];
         if succeeds(&capture).is_none() {
             return;
         }
@@ -301,19 +325,19 @@ fn a_program_that_does_not_register_is_named_after_a_second() {
     let mut alone = Program::start(&mut tailwater(&words));
     alone.error_line_with(warning);
     let errors = alone.errors();
-    assert!(errors.contains("no IOKernel to register with") && errors.contains(&socket), "{errors}");
+    assert!(errors.contains("start one with") && errors.contains(&socket), "{errors}");
     let _iokernel = iokernel(&socket, &[]);
     unless_too_busy(|| {
         let mut beside = Program::start(&mut tailwater(&words));
         beside.error_line_with(warning);
         let errors = beside.errors();
-        if !errors.contains("not registered") {
+        if !errors.contains("has not heard of it") {
             return Err(errors);
         }
         assert!(errors.contains(&socket), "{errors}");
         assert!(errors.contains(&format!("(process {})", beside.pid())), "{errors}");
         // It has left the lent cores, unless these are all that it may use.
-        assert!(errors.contains("kept off the lent cores") || errors.contains("on cores"), "{errors}");
+        assert!(errors.contains("kept off the managed cores") || errors.contains("on cores"), "{errors}");
         Ok(())
     });
 }

@@ -507,6 +507,8 @@ fn a_comparison_tells_worse_from_no_difference_and_fails_on_demand() {
     assert!(code == Some(0) && printed.contains("over 8 and 8 runs: worse"), "{printed}");
     let (code, printed) = verdict(&fast, &slow, "worse");
     assert!(code == Some(1) && printed.contains("B is worse at 100"), "{printed}");
+    let (code, printed) = verdict(&fast, "/nonexistent.json", "worse");
+    assert!(code == Some(2) && printed.contains("/nonexistent.json"), "an error is no verdict: {printed}");
     let (code, printed) = verdict(&slow, &fast, "worse");
     assert!(code == Some(0) && printed.contains("runs: better"), "{printed}");
     let (code, printed) = verdict(&fast, &same, "difference");
@@ -547,7 +549,7 @@ fn what_is_not_comparable_is_refused_unless_forced_and_warnings_are_shown() {
         let other = changed(name, change);
         let (code, printed) = compared(&other, &[]);
         assert!(
-            code == Some(1) && printed.contains(part) && printed.contains("--force"),
+            code == Some(2) && printed.contains(part) && printed.contains("--force"),
             "{name}: {printed}"
         );
         let (code, printed) = compared(&other, &["--force"]);

@@ -135,7 +135,7 @@ fn a_short_request_behind_a_long_one_says_what_it_waited_for() {
     let _running = start(folder.path(), &socket, &[]);
     // Where the short request waits depends on whether both came in one batch.
     let (ring, queue) = ("kthread 0 of web had a core", "no thread was waiting");
-    trace_until(&socket, &["--sample", "1", "--duration", "1s", "--runtime", "web"], |report, document| {
+    trace_until(&socket, &["--sample", "1", "--duration", "1s", "--program", "web"], |report, document| {
         let of = |stage| durations(document, stage);
         let waits = [of("ring"), of("socket")].concat();
         let wanted = [
@@ -154,11 +154,11 @@ fn a_short_request_behind_a_long_one_says_what_it_waited_for() {
     });
 
     // What was traced is in the record, which is read without a trace.
-    let Some((report, document)) = trace(&socket, &["--last", "600s", "--runtime", "web"]) else { return };
+    let Some((report, document)) = trace(&socket, &["--last", "600s", "--program", "web"]) else { return };
     assert!(!report.starts_with("0 requests") && !durations(&document, "run").is_empty(), "{report}");
     let names = document["traceEvents"].as_array().unwrap().iter().map(|event| &event["name"]);
     assert!(names.into_iter().any(|name| name == "web kthread 0"), "no core was ever its");
-    let Some((report, _)) = trace(&socket, &["--last", "600s", "--runtime", "absent"]) else { return };
+    let Some((report, _)) = trace(&socket, &["--last", "600s", "--program", "absent"]) else { return };
     assert!(report.starts_with("0 requests traced"), "{report}");
     let verdict = succeeds(&["why", "web", "--iokernel", &socket, "--since", "600s"]);
     let Some(verdict) = verdict.map(|output| text(&output.stdout)) else { return };
@@ -185,7 +185,7 @@ fn a_short_request_behind_a_long_one_says_what_it_waited_for() {
     until("the trace of the dead command is ended", || {
         stats(&socket).is_some_and(|all| all["trace"].is_null())
     });
-    let words = ["--sample", "1", "--duration", "200ms", "--runtime", "absent"];
+    let words = ["--sample", "1", "--duration", "200ms", "--program", "absent"];
     let Some((report, _)) = trace(&socket, &words) else { return };
     assert!(report.contains("0 requests traced") && report.contains("0 events missing"), "{report}");
 }
@@ -206,7 +206,7 @@ fn a_trace_has_what_linux_did_and_a_program_that_has_ended_keeps_its_name() {
     };
     let refusal = text(&output.stderr).contains("is not in the file: ");
     assert!(!text(&output.stderr).contains("refuses the program"), "{}", text(&output.stderr));
-    assert_ne!(is_there(&document, "Linux on lent cores"), refusal, "{}", text(&output.stderr));
+    assert_ne!(is_there(&document, "Linux on managed cores"), refusal, "{}", text(&output.stderr));
 
     let piped = succeeds(&["trace", "--iokernel", &socket, "--duration", "200ms", "--out", "-"]).unwrap();
     assert!(is_there(&serde_json::from_slice(&piped.stdout).unwrap(), "web kthread 0"), "{piped:?}");

@@ -98,6 +98,11 @@ impl Grant {
         if let Some(asked) = self.connections.filter(|asked| !(1..=most).contains(asked)) {
             return Err(("grant.connections", asked.to_string(), format!("1 to {most}")));
         }
+        for (key, value) in [("grant.kthreads", self.kthreads), ("grant.programs", self.programs)] {
+            if value == 0 {
+                return wrong(key, value.to_string(), "at least 1; leave the table out to permit nothing");
+            }
+        }
         if self.classes.is_empty() {
             return wrong("grant.classes", "none".to_owned(), "at least one class: a program has one");
         }

@@ -1,15 +1,29 @@
-//! Messages about names in the configuration that are not known.
+//! Messages about names in the configuration that are not known, and values of the wrong type.
 //!
 //! Owns the choice of the name that was probably meant. The parser's own message lists all names
-//! there are, forty in some tables, which hides the one that is wanted.
+//! there are, forty in some tables, which hides the one that is wanted. Of values it names types of
+//! this language, which are put in words.
 
 /// Least length of a beginning that stands for the whole name.
 const BEGINNING: usize = 3;
+
+/// What the parser says of a value, and the same for people.
+const IN_WORDS: [(&str, &str); 5] = [
+    ("expected u8", "expected a whole number from 0 to 255, without quotes"),
+    ("expected u16", "expected a whole number from 0 to 65535, without quotes"),
+    ("expected u32", "expected a whole number from 0 to 4294967295, without quotes"),
+    ("expected u64", "expected a whole number from 0 on, without quotes"),
+    ("invalid IPv4 address syntax", "not an IPv4 address; write it alone, for instance 10.77.0.0"),
+];
 
 /// Returns the parser's message about a text of the configuration; with the name that was probably
 /// meant in the place of all names, if there is one.
 pub(super) fn explain(error: &toml::de::Error) -> String {
     let (text, message) = (error.to_string(), error.message());
+    if let Some((technical, words)) = IN_WORDS.into_iter().find(|(technical, _)| message.ends_with(technical))
+    {
+        return text.replace(technical, words);
+    }
     let mut names = message.split('`').skip(1).step_by(2);
     let (Some(given), true) = (names.next(), message.starts_with("unknown ")) else { return text };
     let Some(meant) = nearest(given, names) else { return text };
@@ -57,6 +71,20 @@ mod tests {
             let question = format!("`{given}`; did you mean `{meant}`?");
             assert!(error.contains(&line) && error.contains(&question), "{text}: {error}");
             assert!(!error.contains("expected one of"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_type_is_refused_without_types_of_the_language() {
+        for (text, part) in [
+            ("core = \"0\"", "from 0 to 65535, without quotes"),
+            ("core = 70000", "from 0 to 65535"),
+            ("prefix-len = 300", "from 0 to 255"),
+            ("allocation-interval-us = \"5us\"", "a whole number from 0 on"),
+            ("network = \"10.77.0.0/16\"", "write it alone, for instance 10.77.0.0"),
+        ] {
+            let error = Config::from_toml(text).unwrap_err().to_string();
+            assert!(error.contains(part) && error.contains("line 1"), "{text}: {error}");
         }
     }
 

@@ -14,7 +14,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 use tailwater_workload::Summary;
 use tailwater_workload::summary::NEVER_NS;
-use tailwater_workload::units::{UnitError, format_duration_ns, parse_duration_ns};
+use tailwater_workload::units::{UnitError, format_duration_ns, parse_time_ns};
 
 /// Part of the requests that may be lost in a trial that meets its limits.
 pub const MAX_LOST: f64 = 0.01;
@@ -150,8 +150,8 @@ impl FromStr for Limit {
                 Measure::Quantile(percent / 100.0)
             }
         };
-        let at_most_ns = parse_duration_ns(limit)
-            .map_err(|source| SloError::Duration { text: text.to_owned(), source })?;
+        let at_most_ns =
+            parse_time_ns(limit).map_err(|source| SloError::Duration { text: text.to_owned(), source })?;
         Ok(Self { measure, at_most_ns })
     }
 }

@@ -37,7 +37,7 @@ impl FromStr for FaultSpec {
 
     fn from_str(text: &str) -> Result<Self, OptionError> {
         let mut spec = Self::default();
-        for (key, given) in words(text) {
+        for (key, given) in words(text)? {
             if key == "seed" {
                 spec.seed = value(key, given, "a number", |v| v.parse().ok())?;
                 continue;
@@ -53,7 +53,29 @@ impl FromStr for FaultSpec {
                 }
             }
         }
+        spec.check(text)?;
         Ok(spec)
+    }
+}
+
+impl FaultSpec {
+    /// Checks that `text`, from which this was parsed, has no word without an effect.
+    fn check(&self, text: &str) -> Result<(), OptionError> {
+        let links = [self.inward, self.outward];
+        if !links.iter().any(LinkSpec::impairs) {
+            let expected = "impairs nothing: give loss, duplicate, corrupt, reorder, delay, jitter or rate";
+            return Err(OptionError::new(text, expected));
+        }
+        let default = LinkSpec::default();
+        for link in links {
+            if link.queue_frames != default.queue_frames && link.rate_bps == 0 {
+                return Err(OptionError::new("queue", "only with rate= in the same direction"));
+            }
+            if link.reorder_delay_ns != default.reorder_delay_ns && link.reorder_ppb == 0 {
+                return Err(OptionError::new("reorder-delay", "only with reorder= in the same direction"));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -313,6 +335,13 @@ mod tests {
             ("rate=5", "rate=5"),
             ("queue=99999999", "queue=99999999"),
             ("seed=x", "seed=x"),
+            ("", ""),
+            ("seed=7", "seed=7"),
+            ("loss=0%,in.delay=0s", "loss=0%,in.delay=0s"),
+            ("loss=1%,queue=10", "queue"),
+            ("loss=1%,in.rate=1mbit,out.queue=10", "queue"),
+            ("in.reorder=1%,out.reorder-delay=2ms", "reorder-delay"),
+            ("loss=1%,loss=2%", "loss=2%"),
         ] {
             assert_eq!(bad.parse::<FaultSpec>().unwrap_err().word, word);
         }
@@ -341,7 +370,7 @@ mod tests {
 
     #[test]
     fn without_delay_a_frame_goes_out_in_its_own_batch() {
-        let (mut port, peer) = port("seed=3");
+        let (mut port, peer) = port("in.delay=5us");
         assert!(port.transmit(2_000, &[2; 60]));
         port.flush();
         assert!(peer.receive().is_some());

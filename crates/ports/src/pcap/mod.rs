@@ -23,7 +23,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tailwater_shm::ring::MAX_FRAME;
 use tailwater_shm::{Clock, Cycles, clock};
 
-use super::grammar::{OptionError, value, words};
+use super::grammar::{OptionError, flag, value, words};
 use super::{Account, Attachment, Context, Inject, Port, PortError};
 use format::{Packet, Reader, Writer};
 
@@ -50,11 +50,11 @@ impl FromStr for PcapSpec {
     fn from_str(text: &str) -> Result<Self, OptionError> {
         let mut spec = Self::default();
         let path = |v: &str| (!v.is_empty()).then(|| PathBuf::from(v));
-        for (key, given) in words(text) {
+        for (key, given) in words(text)? {
             match key {
                 "replay" => spec.replay = Some(value(key, given, "a file", path)?),
                 "record" => spec.record = Some(value(key, given, "a file", path)?),
-                "fast" => spec.fast = true,
+                "fast" => spec.fast = flag(key, given)?,
                 "gateway" => spec.gateway = Some(value(key, given, "an IPv4 address", |v| v.parse().ok())?),
                 _ => {
                     return Err(OptionError::new(

@@ -4,8 +4,7 @@ use std::net::Ipv4Addr;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use crate::grammar::{OptionError, value, words};
-use crate::sys::interface::MAX_NAME;
+use crate::grammar::{OptionError, device, flag, value, words};
 
 /// Maximum number of queues used of one interface: each has 8 MiB of frame memory.
 pub const MAX_QUEUES: u32 = 16;
@@ -80,7 +79,7 @@ impl Outgoing {
 
 /// Which interface, and how. Parsed from words: `INTERFACE` first, then any of `gateway=IP`,
 /// `mode=auto|native|skb`, `queues=N`, `zero-copy=auto|on|off`, `share`,
-/// `share=mac|addresses|ports`, `range=FIRST-LAST`, `part=N`, `fill-checksums`.
+/// `share=mac|addresses|ports|off`, `range=FIRST-LAST`, `part=N`, and the flag `fill-checksums`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct XdpSpec {
     /// Name of the interface.
@@ -109,18 +108,9 @@ impl FromStr for XdpSpec {
     type Err = OptionError;
 
     fn from_str(text: &str) -> Result<Self, OptionError> {
-        let mut words = words(text);
-        let Some((interface, None)) = words.next() else {
-            return Err(OptionError::new(text, "the name of an interface must come first"));
-        };
-        if interface.len() > MAX_NAME {
-            return Err(OptionError::new(
-                interface,
-                format!("an interface's name has at most {MAX_NAME} bytes"),
-            ));
-        }
+        let mut words = words(text)?;
         let mut spec = Self {
-            interface: interface.to_owned(),
+            interface: device(text, &mut words)?.to_owned(),
             gateway: None,
             mode: XdpMode::Auto,
             queues: None,
@@ -170,7 +160,8 @@ impl XdpSpec {
             }
             "share" => {
                 self.share =
-                    value(key, given.or(Some("mac")), "share=mac, addresses or ports", |v| match v {
+                    value(key, given.or(Some("mac")), "share=mac, addresses, ports or off", |v| match v {
+                        "off" => Some(Share::Nothing),
                         "mac" => Some(Share::Mac),
                         "addresses" => Some(Share::Addresses),
                         "ports" => Some(Share::Ports),
@@ -188,9 +179,9 @@ impl XdpSpec {
                 let read = |v: &str| v.parse().ok().filter(|&n| n > 0);
                 self.outgoing.part = value(key, given, "part=N, ports of one program", read)?;
             }
-            "fill-checksums" => self.fill_checksums = true,
+            "fill-checksums" => self.fill_checksums = flag(key, given)?,
             _ => {
-                let known = "known words are gateway=, mode=, queues=, zero-copy=, share, share=addresses, share=ports, range=, part=, fill-checksums";
+                let known = "known words are gateway=, mode=, queues=, zero-copy=, share=mac|addresses|ports|off, range=, part=, fill-checksums";
                 return Err(OptionError::new(key, known));
             }
         }
@@ -238,20 +229,23 @@ mod tests {
             assert_eq!(words.parse::<XdpSpec>().unwrap().zero_copy, zero_copy, "{words}");
         }
         assert_eq!("eth1,share=addresses".parse::<XdpSpec>().unwrap().share, Share::Addresses);
+        let off: XdpSpec = "eth1,share=off,fill-checksums=off".parse().unwrap();
+        assert_eq!(Ok(off), "eth1".parse());
         let spec: XdpSpec = "eth1,share=ports,gateway=10.77.0.1,range=50000-50299,part=100".parse().unwrap();
         assert_eq!((spec.share, spec.outgoing.parts()), (Share::Ports, 3));
         assert_eq!([0, 2].map(|n| spec.outgoing.part(n)), [50_000..=50_099, 50_200..=50_299]);
         let last = Outgoing::default().parts() - 1;
         assert_eq!((last, *Outgoing::default().part(last).end()), (7, 65_535));
         for (bad, part) in [
-            ("", "interface must come first"),
-            ("mode=skb", "interface must come first"),
+            ("", "must come first"),
+            ("mode=skb", "must come first"),
+            ("eth0 eth1", "no blank"),
             ("eth1,mode=fast", "mode=fast"),
             ("eth1,mode", "mode"),
             ("eth1,queues=0", "1 to 16"),
             ("eth1,gateway=x", "IPv4"),
             ("eth1,share", "gateway"),
-            ("eth1,share=port", "mac, addresses or ports"),
+            ("eth1,share=port", "mac, addresses, ports or off"),
             ("eth1,share=ports", "gateway"),
             ("eth1,share=ports,gateway=10.77.0.1,queues=1", "each queue"),
             ("eth1,share=ports,gateway=10.77.0.1,range=61000", "FIRST-LAST"),
@@ -261,6 +255,7 @@ mod tests {
             ("eth1,range=61000-61009", "only with share=ports"),
             ("eth1,shared", "fill-checksums"),
             ("an-interface-name-that-is-long", "bytes"),
+            ("eth1,fill-checksums=no", "fill-checksums=off"),
         ] {
             let error = bad.parse::<XdpSpec>().unwrap_err().to_string();
             assert!(error.contains(part), "{bad}: {error}");

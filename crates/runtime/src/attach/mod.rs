@@ -73,6 +73,7 @@ fn failed(socket: &str) -> impl Fn(ControlError) -> AttachError {
                 AttachError::Socket { socket, action, source: source.into(), hint }
             }
             ControlError::OtherUser { theirs, ours, .. } => AttachError::OtherUser { socket, theirs, ours },
+            ControlError::Address { why, .. } => AttachError::Refused { socket, why: why.to_owned() },
             error @ (ControlError::Malformed { .. }
             | ControlError::TooLong
             | ControlError::Descriptors
@@ -239,7 +240,7 @@ fn limit_answers(control: &OwnedFd, path: &str, limit: Duration) -> Result<(), A
         socket: path.to_owned(),
         action: "limit how long an answer may take",
         source: source.into(),
-        hint: "",
+        hint: String::new(),
     })
 }
 

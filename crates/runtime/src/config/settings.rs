@@ -245,7 +245,10 @@ mod tests {
                 "blocking_threads 0 is out of range: 1 to 4096",
             ),
         ] {
-            assert_eq!(Config::complete(settings).unwrap_err().to_string(), range);
+            let said = Config::complete(settings).unwrap_err().to_string();
+            let setting = range.split(' ').next().unwrap();
+            let option = format!("--{} of `tailwater run`", setting.replace('_', "-"));
+            assert!(said.starts_with(range) && said.contains(&option), "{said}");
         }
     }
 

@@ -161,7 +161,26 @@ fn dump_signal(text: &str) -> Result<DumpSignal, Cause> {
 fn parsed<T: FromStr<Err: Error + Send + Sync + 'static>>(
     name: &'static str,
 ) -> Result<Option<T>, ConfigError> {
-    variable(name, |text| text.parse().map_err(Into::into))
+    variable(name, |text| parse(name, text))
+}
+
+fn parse<T: FromStr<Err: Error + Send + Sync + 'static>>(name: &str, text: &str) -> Result<T, Cause> {
+    text.parse().map_err(|error: T::Err| match text.bytes().all(|byte| byte.is_ascii_digit()) {
+        // It is too large, which the error says.
+        true => error.into(),
+        false => format!("expected {}", expected(name)).into(),
+    })
+}
+
+/// Returns in words what a variable takes.
+fn expected(name: &str) -> &'static str {
+    match name {
+        "TAILWATER_IP" => "an IPv4 address, such as 10.77.0.5",
+        "TAILWATER_REPLACE" | "TAILWATER_PACKET_STEALING" | "TAILWATER_ADOPT_LIBC_WAITS" => "true or false",
+        _ if name.ends_with("_US") => "a number of microseconds without a unit, such as 50",
+        _ if name.ends_with("_MS") => "a number of milliseconds without a unit, such as 100",
+        _ => "a number",
+    }
 }
 
 /// Reads a variable; one that is empty counts as absent.
@@ -194,6 +213,17 @@ mod tests {
             assert!(error.contains(name) && error.ends_with(&question), "{error}");
         }
         assert!(!read("colour = 3").unwrap_err().to_string().contains("did you mean"));
+    }
+
+    #[test]
+    fn a_value_of_the_wrong_form_is_refused_with_what_the_variable_takes() {
+        let why = |name, text| parse::<u16>(name, text).unwrap_err().to_string();
+        assert!(why("TAILWATER_QUANTUM_US", "3us").contains("microseconds without a unit"));
+        assert!(why("TAILWATER_EXIT_LINGER_MS", "3s").contains("milliseconds without a unit"));
+        assert!(why("TAILWATER_KTHREADS", "abc").ends_with("a number"));
+        assert!(why("TAILWATER_KTHREADS", "70000").contains("too large"));
+        let why = parse::<bool>("TAILWATER_PACKET_STEALING", "yes").unwrap_err().to_string();
+        assert!(why.contains("true or false"), "{why}");
     }
 
     #[test]

@@ -79,7 +79,7 @@ pub fn note_bound(local: SocketAddr) {
     }
     stderr::print(&format!(
         "tailwater: this program runs without an IOKernel, so no other process reaches it at {local}; start it with \
-         `tailwater run`, and give the IOKernel a port (--tap tw0 --host-ip 10.77.0.1) if Linux's programs are to \
+         `tailwater run`, without --standalone, and give the IOKernel a port (--tap tw0 --host-ip 10.77.0.1) if Linux's programs are to \
          reach it\n"
     ));
 }

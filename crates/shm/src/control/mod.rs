@@ -343,7 +343,15 @@ pub enum ControlError {
         /// The kernel's error.
         source: Errno,
         /// What to do, empty or with a leading "; ".
-        hint: &'static str,
+        hint: String,
+    },
+    /// No socket can have this address.
+    #[error("control socket `{path}`: {why}")]
+    Address {
+        /// The address.
+        path: String,
+        /// What is wrong with it.
+        why: &'static str,
     },
     /// The IOKernel at the address is of a user who is not trusted.
     #[error(
@@ -382,7 +390,13 @@ pub enum ControlError {
 fn system(path: &str, action: &'static str) -> impl Fn(Errno) -> ControlError {
     move |source| {
         let hint = match (action, source) {
-            ("connect", Errno::NOENT | Errno::CONNREFUSED) => "; start one with `tailwater iokernel`",
+            ("connect", Errno::NOENT | Errno::CONNREFUSED) if socket_file::is_other(path) => {
+                "; that is a file and no socket"
+            }
+            ("connect", Errno::NOENT | Errno::CONNREFUSED) => {
+                let hint = format!("; start one with `tailwater iokernel --socket {path}`");
+                return ControlError::System { path: path.to_owned(), action, source, hint };
+            }
             ("connect", Errno::AGAIN) => {
                 "; as many connections as Linux keeps wait there, and none is accepted: is the IOKernel stopped?"
             }
@@ -394,16 +408,34 @@ fn system(path: &str, action: &'static str) -> impl Fn(Errno) -> ControlError {
             (_, Errno::ACCESS | Errno::PERM) => "; choose a --socket in a directory you may write",
             _ => "",
         };
-        ControlError::System { path: path.to_owned(), action, source, hint }
+        ControlError::System { path: path.to_owned(), action, source, hint: hint.to_owned() }
     }
 }
 
 fn address(path: &str) -> Result<SocketAddrUnix, ControlError> {
+    let wrong = |why| ControlError::Address { path: path.to_owned(), why };
+    // For an empty path Linux chooses an abstract name, at which no program would look.
+    if matches!(path, "" | "@") {
+        return Err(wrong("it has no name; write a path such as /run/tailwater/socket, or @NAME"));
+    }
     match path.strip_prefix('@') {
         Some(name) => SocketAddrUnix::new_abstract_name(name.as_bytes()),
         None => SocketAddrUnix::new(path),
     }
-    .map_err(system(path, "use this address"))
+    .map_err(|_| wrong("it may have at most 108 bytes, none of which is 0"))
+}
+
+/// Checks that an IOKernel could listen at `path`, or, with `,user=UID` after it, be dialled there.
+///
+/// # Errors
+/// [`ControlError::Address`].
+pub fn check_address(path: &str) -> Result<(), ControlError> {
+    let (path, _) = split_user(path);
+    if path.contains(",user=") {
+        let why = "after ,user= comes the number of a user, as of `id -u NAME`";
+        return Err(ControlError::Address { path: path.to_owned(), why });
+    }
+    address(path).map(|_| ())
 }
 
 /// Connects to the IOKernel that listens at `path`, if it is root's or the caller's own: any user

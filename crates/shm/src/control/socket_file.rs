@@ -10,7 +10,7 @@
 
 use super::address;
 use rustix::fd::OwnedFd;
-use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, fstat, lstat, openat, unlink};
+use rustix::fs::{CWD, FileType, FlockOperation, Mode, OFlags, flock, fstat, lstat, openat, stat, unlink};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
 use rustix::process::geteuid;
@@ -65,6 +65,12 @@ pub(super) fn lock(path: &str) -> Option<Lock> {
 /// did. `_lock` is its lock.
 pub(super) fn remove_dead(path: &str, _lock: &Lock) -> bool {
     is_dead(path) && unlink(path).is_ok()
+}
+
+/// Returns whether there is a file at `path` that is no socket.
+pub(super) fn is_other(path: &str) -> bool {
+    !path.starts_with('@')
+        && stat(path).is_ok_and(|found| !FileType::from_raw_mode(found.st_mode).is_socket())
 }
 
 fn is_dead(path: &str) -> bool {

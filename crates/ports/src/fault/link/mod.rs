@@ -56,6 +56,14 @@ impl Default for LinkSpec {
     }
 }
 
+impl LinkSpec {
+    /// Returns whether any frame may be treated otherwise than on a good network.
+    pub(super) fn impairs(&self) -> bool {
+        [self.loss_ppb, self.duplicate_ppb, self.corrupt_ppb, self.reorder_ppb].iter().any(|&ppb| ppb > 0)
+            || [self.delay_ns, self.jitter_ns, self.rate_bps].iter().any(|&value| value > 0)
+    }
+}
+
 /// Counters of one direction.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LinkCounters {
