@@ -25,7 +25,8 @@ counters! {
         to_ports,
         /// Broadcast and multicast frames.
         flooded,
-        /// Dropped: the receiver's ingress ring was full; or half full, of frames to a group.
+        /// Dropped: the receiver's ingress ring was full, or held the sender's share; or was half
+        /// full, of frames to a group.
         dropped_full,
         /// Answers to frames for addresses without a program.
         answered_absent,
@@ -167,7 +168,8 @@ counters! {
         rx_frames,
         /// Bytes of the frames put into its ingress rings.
         rx_bytes,
-        /// Frames dropped because an ingress ring was full; or half full, of frames to a group.
+        /// Frames dropped because an ingress ring was full, or held the sender's share; or was half
+        /// full, of frames to a group.
         rx_full,
         /// Frames taken from its egress rings.
         tx_frames,
@@ -206,12 +208,12 @@ counters! {
         vain_rings,
         /// Cores that it asked for and gave up without having done anything.
         vain_cores,
-        /// Time for which services waited for cores that it, a best-effort program, had not started
-        /// on or did not cede, or that were taken from it, another tenant's service; and of these
-        /// cores in vain.
+        /// Time charged to its tenant for cores: for which services waited until it, if
+        /// best-effort, started or ceded; for which services of other tenants waited until it, if
+        /// a service, had started or ceded; and of cores that it did not use.
         late_ns,
-        /// Time of the polling thread for what was refused or of no use: frames, and doorbells and
-        /// cores in vain.
+        /// Time of the polling thread that was charged to it: for refused frames, and for needless
+        /// doorbells and cores.
         offence_ns,
         /// Times its tenant was not served for a while, because it had not paid for the polling
         /// thread's time.
