@@ -258,8 +258,10 @@ static int lower(void)
     char pid[16], said[1024] = "";
     snprintf(pid, sizeof pid, "%d", (int)getpid());
     int out[2];
-    if (pipe2(out, O_CLOEXEC) != 0)
+    if (pipe2(out, O_CLOEXEC) != 0) {
+        slurm_error("--tailwater=best-effort: %s", strerror(errno));
         return -1;
+    }
     pid_t child = fork();
     if (child == 0) {
         dup2(out[1], STDERR_FILENO);
@@ -270,8 +272,8 @@ static int lower(void)
     close(out[1]);
     size_t length = 0;
     ssize_t more;
-    while (length < sizeof said - 1 && (more = read(out[0], said + length, sizeof said - 1 - length)) > 0)
-        length += (size_t)more;
+    while (length < sizeof said - 1 && ((more = read(out[0], said + length, sizeof said - 1 - length)) > 0 || (more < 0 && errno == EINTR)))
+        length += more > 0 ? (size_t)more : 0;
     close(out[0]);
     int status = -1;
     if (child > 0)

@@ -224,7 +224,7 @@ func idle() map[string]string {
 	return map[string]string{"cpu.idle": "1"}
 }
 
-// The weight of a co-runner: its own where its group is not idle.
+// The weight of a batch pod's container: its own where its group is not idle.
 func weight() uint64 {
 	if idle() == nil {
 		return 512
@@ -272,9 +272,9 @@ func (r *containerRuntime) leavesAlone() {
 		container{env: []string{long}, cpus: "0-1", quota: 50_000, shares: 512})
 }
 
-// A co-runner that starts while there is no IOKernel.
+// A batch pod that starts while there is no IOKernel.
 func (r *containerRuntime) keepsCores() {
 	job := r.create("xz-3", "xz", bestEffort, given{})
-	same("without an IOKernel a co-runner keeps its cores and is idle", []any{job.cpus, job.unified},
+	same("without an IOKernel a batch pod keeps its cores and is idle", []any{job.cpus, job.unified},
 		[]any{"0-1", idle()})
 }

@@ -22,7 +22,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -33,7 +33,7 @@ use signal_hook::consts::{SIGCHLD, SIGCONT, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SI
 use signal_hook::iterator::backend::{Handle, SignalDelivery};
 use signal_hook::iterator::exfiltrator::SignalOnly;
 
-use crate::keep::Keeper;
+use crate::keep::{Keeper, PART};
 use crate::notice::{Desk, Notice};
 use crate::proc::{descendants, own};
 use crate::usage::{Account, Usage};
@@ -104,13 +104,23 @@ impl Supervisor {
         Ok(status.unwrap_or_default())
     }
 
-    /// Waits until a signal asks this process to end, or `goes_on` returns false, which is called
-    /// about once a second. `notice` describes the job, whose usage is that of a group.
+    /// Waits until a signal asks this process to end, or `goes_on` returns false. That is called
+    /// once a second, or less often if it takes more than a hundredth of a core: questions, which
+    /// every user may ask, do not make it more often. `notice` describes the job, whose usage is
+    /// that of a group.
     pub fn watch(mut self, account: Account, notice: &Notice, mut goes_on: impl FnMut() -> bool) {
         // Where /proc has other processes by these numbers, their usage would be told.
         let mut account = own().map(|_| account);
-        while goes_on() {
-            self.wait_for_event(PERIOD);
+        let mut due = Instant::now();
+        loop {
+            let begun = Instant::now();
+            if due <= begun {
+                if !goes_on() {
+                    break;
+                }
+                due = begun + PERIOD.max(PART * begun.elapsed());
+            }
+            self.wait_for_event(due.saturating_duration_since(Instant::now()));
             for signal in self.signals.pending().collect::<Vec<_>>() {
                 match signal {
                     SIGINT | SIGTERM | SIGHUP | SIGQUIT => return self.handle.close(),
@@ -170,5 +180,51 @@ fn send(signal: Signal, first: Option<Pid>) {
     for pid in own().map(descendants).into_iter().flatten().skip(1).filter_map(Pid::from_raw) {
         // One that has just ended needs none.
         let _ = kill_process(pid, signal);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::notice::tests::NAME;
+    use std::io::Read;
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::SocketAddr;
+    use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+    use std::thread;
+
+    #[test]
+    fn questions_do_not_make_the_looks_at_a_job_more_frequent() {
+        let _name = NAME.lock().unwrap();
+        let supervisor = Supervisor::new().unwrap();
+        assert!(supervisor.desk.is_some());
+        let folder = tempfile::tempdir().unwrap();
+        let notice = Notice {
+            name: "xz".into(),
+            pid: 7,
+            iokernel: "@here".into(),
+            cores: vec![1],
+            group: None,
+            usage: Usage::default(),
+        };
+        let (has_ended, answers) = (AtomicBool::new(false), AtomicU32::new(0));
+        let (begun, mut looks) = (Instant::now(), 0);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let name = format!("tailwater-batch-{}", std::process::id());
+                let address = SocketAddr::from_abstract_name(name).unwrap();
+                let ask = || UnixStream::connect_addr(&address)?.read_to_end(&mut Vec::new());
+                while !has_ended.load(Ordering::Relaxed) {
+                    answers.fetch_add(ask().is_ok().into(), Ordering::Relaxed);
+                }
+            });
+            supervisor.watch(Account::of_group(folder.path()), &notice, || {
+                looks += 1;
+                looks < 2 || answers.load(Ordering::Relaxed) < 10
+            });
+            has_ended.store(true, Ordering::Relaxed);
+        });
+        let passed = begun.elapsed();
+        assert!(passed >= PERIOD * (looks - 1), "{looks} looks and {answers:?} answers within {passed:?}");
     }
 }

@@ -28,7 +28,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 const AFTER_REFUSAL: Duration = Duration::from_millis(100);
 
 /// A look takes some 10 us for each thread, and a job may have any number: looks take at most one
-/// part in so many of a core, and so do samples of the job's account.
+/// part in so many of a core, and so do samples of the job's account, and looks at a group.
 pub(crate) const PART: u32 = 100;
 
 /// Keeps the descendants of a process under the conditions of a job.

@@ -209,13 +209,13 @@ fn address(pid: u32) -> io::Result<SocketAddr> {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::sync::Mutex;
     use tailwater_testkit::until;
 
     /// The name is the process's: one test at a time has it.
-    static NAME: Mutex<()> = Mutex::new(());
+    pub(crate) static NAME: Mutex<()> = Mutex::new(());
 
     fn in_a_minute() -> Instant {
         Instant::now() + Duration::from_secs(60)

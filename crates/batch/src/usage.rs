@@ -103,7 +103,8 @@ pub struct Account {
     /// Sampled processor time by core.
     sampled: BTreeMap<usize, u64>,
     at: Instant,
-    /// Time between two samples, of which each takes a hundredth of a core at most.
+    /// Time between two samples, which take a hundredth of a core at most; none before the first,
+    /// so that the first question is answered with what is there.
     period: Duration,
     usage: Usage,
 }
@@ -126,20 +127,21 @@ impl Account {
         let mut account = Self::new(Source::Group { folder: folder.to_owned(), kept }, before);
         // What its threads got before is no part of it.
         account.sample(Duration::ZERO);
-        (account.usage, account.sampled) = (Usage::default(), BTreeMap::new());
+        (account.usage, account.sampled, account.period) =
+            (Usage::default(), BTreeMap::new(), Duration::ZERO);
         account
     }
 
     fn new(source: Source, before: u64) -> Self {
         let (threads, sampled, kept) = (HashMap::new(), BTreeMap::new(), BTreeMap::new());
-        let (at, period, usage) = (Instant::now(), PERIOD, Usage::default());
+        let (at, period, usage) = (Instant::now(), Duration::ZERO, Usage::default());
         Self { source, before, kept, threads, sampled, at, period, usage }
     }
 
     /// Returns what they got, with a new sample if the last one is old enough.
     pub fn usage(&mut self) -> &Usage {
         let passed = self.at.elapsed();
-        if passed >= self.period || self.usage.threads == 0 {
+        if passed >= self.period {
             self.sample(passed);
         }
         &self.usage
@@ -245,6 +247,20 @@ mod tests {
         let before = BTreeMap::from([(0, 5), (2, 10)]);
         let now = BTreeMap::from([(0, 5), (1, 3), (2, 70)]);
         assert_eq!(difference(&now, &before), BTreeMap::from([(1, 3), (2, 60)]));
+    }
+
+    #[test]
+    fn a_job_without_threads_is_sampled_no_more_often_than_others() {
+        let folder = tempfile::tempdir().unwrap();
+        for mut account in [Account::of_group(folder.path()), Account::of_descendants(None)] {
+            let begun = account.at;
+            account.usage();
+            assert!(account.at > begun && account.period >= PERIOD, "the first question is answered at once");
+            account.period = Duration::from_secs(3_600);
+            let sampled = account.at;
+            account.usage();
+            assert_eq!(account.at, sampled);
+        }
     }
 
     /// Where Linux has mounted groups that keep processor time.

@@ -43,7 +43,7 @@ pub struct Settings {
     pub iokernel: PathBuf,
     /// The kubelet's folder of device plugins.
     pub plugins: PathBuf,
-    /// The socket of NRI; `None`: no pod is made a batch co-runner.
+    /// The socket of NRI; `None`: no pod is made a batch pod.
     pub nri: Option<PathBuf>,
     /// Time over which what services leave over is averaged.
     pub window: Duration,

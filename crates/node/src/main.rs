@@ -10,7 +10,9 @@ use tailwater_node::{Settings, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Tells Kubernetes about the cores that the IOKernel of this node lends: device plugins
-/// tailwater.io/core and tailwater.io/batch-core, and an NRI plugin for batch pods
+/// tailwater.io/core and tailwater.io/batch-core, and for batch pods a plugin of NRI, the Node
+/// Resource Interface, by which containerd 2 and CRI-O let plugins change a container before it
+/// starts
 #[derive(Debug, Parser)]
 #[command(name = "tailwater-node", version, max_term_width = 100)]
 struct Cli {
@@ -24,7 +26,7 @@ struct Cli {
     /// The socket of the container runtime's NRI
     #[arg(long, value_name = "FILE", default_value = "/var/run/nri/nri.sock")]
     nri: PathBuf,
-    /// Leave containers as they are: no batch co-runners, no names, no CPU limit removed
+    /// Leave containers as they are: no batch pods, no names, no CPU limit removed
     #[arg(long)]
     no_nri: bool,
     /// Time over which the cores that services leave over are averaged, in seconds

@@ -6,12 +6,14 @@
 //! The limits of the group that they leave hold there, too (`settings`).
 //!
 //! The way back needs no record: a scope beside the group `/a/b` is
-//! `/a/b.tailwater-batch-PID-START`, with the number of the process that made it and the time at
-//! which that was started (`Maker`), and one beside the root is in the root. So [`repair`] finds
-//! the scopes of processes that were killed, gives the members back, and removes them. A process
-//! that is in another group than the first one is left there. A group that was removed while all
-//! its processes were in the scope is made anew for them, with its limits, and stays. One that
-//! takes no process any more gets them in a group within it (`LEAF`), which stays.
+//! `/a/b.tailwater-batch-PID-START-NAMESPACE`, with the number of the process that made it, the
+//! time at which that was started, and the PID namespace whose number it is (`Maker`); one beside
+//! the root is in the root. So [`repair`] finds the scopes of processes that were killed, gives the
+//! members back, and removes them. It names those of other PID namespaces, whose processes it does
+//! not see, and leaves them. A process that is in another group than the first one is left there.
+//! A group that was removed while all its processes were in the scope is made anew for them, with
+//! its limits, and stays. One that takes no process any more gets them in a group within it
+//! (`LEAF`), which stays.
 //!
 //! Version 2 of control groups needs both controllers in the group above, version 1 has a hierarchy
 //! for each (Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/cpusets.rst). Where that
@@ -44,9 +46,10 @@ const ROUNDS: u32 = 100;
 const BETWEEN_ROUNDS: Duration = Duration::from_millis(10);
 /// Number of times that the members of two groups are compared.
 const TRIES: u32 = 4;
-/// Depth of the deepest groups that are looked at, and their number within one: a job may make any
-/// number. Processes of further ones are not in its account; [`remove`] meets them in later rounds.
+/// Depth of the deepest groups in which scopes are looked for.
 const DEEPEST: u32 = 16;
+/// Number of groups within one that are looked at: a job may make any number. Processes of further
+/// ones are not counted in its account; [`remove`] meets them in later rounds.
 const MOST_GROUPS: usize = 4_096;
 
 /// Why a scope cannot be made.
@@ -163,12 +166,20 @@ struct Maker {
     pid: i32,
     /// When it was started, in clock ticks since the machine was.
     start: u64,
+    /// The PID namespace that it has the number in, by its file's inode.
+    namespace: u64,
 }
 
 impl Maker {
-    /// Returns the process that has this number; `None` if there is none.
+    /// Returns the process that has this number here; `None` if there is none.
     fn of(pid: i32) -> Option<Self> {
-        Some(Self { pid, start: Stat::of_process(pid)?.start })
+        let namespace = fs::metadata("/proc/self/ns/pid").ok()?.ino();
+        Some(Self { pid, start: Stat::of_process(pid)?.start, namespace })
+    }
+
+    /// Returns whether it is of the PID namespace of this process.
+    fn is_here(self) -> bool {
+        fs::metadata("/proc/self/ns/pid").is_ok_and(|file| file.ino() == self.namespace)
     }
 
     fn is_running(self) -> bool {
@@ -177,14 +188,15 @@ impl Maker {
 
     /// Parses the end of a scope's name.
     fn parse(text: &str) -> Option<Self> {
-        let (pid, start) = text.split_once('-')?;
-        Some(Self { pid: pid.parse().ok()?, start: start.parse().ok()? })
+        let (pid, rest) = text.split_once('-')?;
+        let (start, namespace) = rest.split_once('-')?;
+        Some(Self { pid: pid.parse().ok()?, start: start.parse().ok()?, namespace: namespace.parse().ok()? })
     }
 }
 
 impl fmt::Display for Maker {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}-{}", self.pid, self.start)
+        write!(f, "{}-{}-{}", self.pid, self.start, self.namespace)
     }
 }
 
@@ -335,24 +347,18 @@ fn members(folder: &Path) -> Vec<i32> {
 /// none of its own.
 #[must_use]
 pub fn members_within(folder: &Path) -> Vec<i32> {
-    within(folder, DEEPEST).iter().flat_map(|group| members(group)).collect()
+    within(folder).iter().flat_map(|group| members(group)).collect()
 }
 
 /// Returns a group behind those within it.
-fn within(folder: &Path, depth: u32) -> Vec<PathBuf> {
-    let mut found = Vec::new();
-    find_within(folder, depth, &mut found);
-    found
-}
-
-fn find_within(folder: &Path, depth: u32, found: &mut Vec<PathBuf>) {
-    for inner in if depth > 0 { folders(folder) } else { Vec::new() } {
-        if found.len() >= MOST_GROUPS {
-            break;
-        }
-        find_within(&inner, depth - 1, found);
+fn within(folder: &Path) -> Vec<PathBuf> {
+    let (mut found, mut next) = (Vec::new(), vec![folder.to_owned()]);
+    while let Some(group) = next.pop().filter(|_| found.len() < MOST_GROUPS) {
+        next.extend(folders(&group));
+        found.push(group);
     }
-    found.push(folder.to_owned());
+    found.reverse();
+    found
 }
 
 /// Returns the folders in one. Links such as `cpu -> cpu,cpuacct` are not followed.
@@ -381,13 +387,13 @@ fn remove(scope: &Path) -> Result<(), String> {
                 refused = Some(why);
             }
         }
-        let remove_group = |group: &PathBuf| match fs::remove_dir(group) {
-            Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-            result => result,
-        };
-        match within(scope, DEEPEST).iter().try_for_each(remove_group) {
-            Err(error) if error.kind() == ErrorKind::ResourceBusy => sleep(BETWEEN_ROUNDS),
-            result => return result.map_err(|error| error.to_string()),
+        let remove_group = |group: &PathBuf| fs::remove_dir(group).err();
+        let errors = within(scope).iter().filter_map(remove_group).collect::<Vec<_>>();
+        // All were tried: one that is busy hides none behind it.
+        match errors.iter().find(|error| error.kind() != ErrorKind::NotFound) {
+            Some(error) if error.kind() == ErrorKind::ResourceBusy => sleep(BETWEEN_ROUNDS),
+            Some(error) => return Err(error.to_string()),
+            None => return Ok(()),
         }
     }
     Err(refused.unwrap_or_else(|| io::Error::from(ErrorKind::ResourceBusy).to_string()))
@@ -397,21 +403,23 @@ fn remove(scope: &Path) -> Result<(), String> {
 /// controllers may have been enabled for groups within the home, which takes no process then
 /// (version 2).
 fn put_back(home: &Path, scope: &Path, pid: i32) -> Result<(), String> {
+    // Linux takes the number for the process that writes it.
+    if pid == 0 {
+        return Err("it has a process of another PID namespace".to_owned());
+    }
     let group = standing(home, scope).map_err(|error| error.to_string())?;
-    let moved = put(&group, pid).or_else(|error| match error.kind() {
-        ErrorKind::ResourceBusy => put_into_leaf(&group, pid),
-        _ => Err(error),
-    });
-    moved.map_err(|error| format!("process {pid} cannot be moved to {}: {error}", group.display()))
-}
-
-/// Moves a process to a group within one, in which it has the limits of that.
-fn put_into_leaf(group: &Path, pid: i32) -> io::Result<()> {
+    let Err(error) = put(&group, pid) else { return Ok(()) };
+    let why = format!("process {pid} cannot be moved to {}: {error}", group.display());
+    if error.kind() != ErrorKind::ResourceBusy {
+        return Err(why);
+    }
+    // There it has the limits of the home.
     let leaf = group.join(LEAF);
-    match fs::create_dir(&leaf) {
+    let moved = match fs::create_dir(&leaf) {
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
         _ => put(&leaf, pid),
-    }
+    };
+    moved.map_err(|error| format!("{why}, nor to {}: {error}", leaf.display()))
 }
 
 /// Returns the group for the members of a scope whose home may have been removed, as systemd
@@ -427,7 +435,8 @@ fn standing(home: &Path, scope: &Path) -> Result<PathBuf, GroupError> {
     Ok(home.ancestors().find(|folder| folder.is_dir()).unwrap_or(home).to_owned())
 }
 
-/// Removes the scopes of processes that were killed. Returns in words what was done.
+/// Removes the scopes of processes that were killed. Returns in words what was done, and which
+/// scopes of other PID namespaces are left.
 ///
 /// # Errors
 /// What could not be removed, and why.
@@ -436,12 +445,20 @@ pub fn repair() -> Result<String, String> {
 }
 
 fn repair_below(root: &Path, is_running: impl Fn(Maker) -> bool) -> Result<String, String> {
-    let (mut removed, mut failed) = (0, Vec::new());
+    let (mut removed, mut failed, mut left) = (0, Vec::new(), String::new());
     for scope in scopes(root, DEEPEST) {
         // Another user may make groups of such a name where groups are delegated to it.
         let is_own = scope.metadata().is_ok_and(|metadata| metadata.uid() == geteuid().as_raw());
-        let is_left = home_of(&scope).is_some_and(|(_, maker)| !is_running(maker));
-        if !is_own || !is_left {
+        let Some((_, maker)) = home_of(&scope).filter(|_| is_own) else { continue };
+        if !maker.is_here() {
+            left += &format!(
+                "; left {}, whose supervisor may run in another PID namespace: repair it there, or if that has \
+                 ended, move its processes to another group (cgroup.procs) and remove it (rmdir)",
+                scope.display()
+            );
+            continue;
+        }
+        if is_running(maker) {
             continue;
         }
         match remove(&scope) {
@@ -450,10 +467,10 @@ fn repair_below(root: &Path, is_running: impl Fn(Maker) -> bool) -> Result<Strin
         }
     }
     match (removed, &*failed) {
-        (0, []) => Ok("groups of batch jobs: nothing to put back".to_owned()),
-        (removed, []) => Ok(format!("groups of batch jobs: {removed} removed")),
+        (0, []) => Ok(format!("groups of batch jobs: nothing to put back{left}")),
+        (removed, []) => Ok(format!("groups of batch jobs: {removed} removed{left}")),
         (removed, failed) => Err(format!(
-            "groups of batch jobs: {removed} removed, {} failed ({}); run this again as root",
+            "groups of batch jobs: {removed} removed, {} failed ({}); run this again as root{left}",
             failed.len(),
             failed.join(", ")
         )),
@@ -474,92 +491,4 @@ fn scopes(folder: &Path, depth: u32) -> Vec<PathBuf> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const MAKER: Maker = Maker { pid: 7, start: 99 };
-
-    #[test]
-    fn a_scope_names_its_home_and_its_maker() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path();
-        // Version 1: the root of a hierarchy is a folder of the root.
-        assert_eq!(beside(root, &root.join("cpu"), MAKER), root.join("cpu/tailwater-batch-7-99"));
-        assert_eq!(beside(root, &root.join("cpu/a/b"), MAKER), root.join("cpu/a/b.tailwater-batch-7-99"));
-        fs::write(root.join("cgroup.controllers"), "cpu cpuset\n").unwrap();
-        assert_eq!(beside(root, root, MAKER), root.join("tailwater-batch-7-99"));
-        assert_eq!(beside(root, &root.join("a"), MAKER), root.join("a.tailwater-batch-7-99"));
-        for home in [root.to_owned(), root.join("a"), root.join("a/b.service")] {
-            assert_eq!(home_of(&beside(root, &home, MAKER)), Some((home, MAKER)));
-        }
-        for other in [
-            ".tailwater-batch-7-99",
-            "..tailwater-batch-7-99",
-            "...tailwater-batch-7-99",
-            "a",
-            "tailwater-batch-",
-            "tailwater-batch-x",
-            "tailwater-batch-7",
-            "tailwater-batch-7-",
-            "atailwater-batch-7-99",
-        ] {
-            assert_eq!(home_of(&root.join(other)), None, "{other}");
-        }
-    }
-
-    #[test]
-    fn a_maker_is_not_a_later_process_of_its_number() {
-        let own = Maker::of(std::process::id().cast_signed()).unwrap();
-        assert!(own.is_running());
-        assert!(!Maker { start: own.start + 1, ..own }.is_running());
-    }
-
-    #[test]
-    fn the_groups_of_a_process_are_those_of_its_version() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path();
-        let text = "3:cpuset:/a\n2:cpu,cpuacct:/b/c\n1:name=systemd:/x\n0::/y.scope\n";
-        let folders = || homes_of(root, text).into_iter().map(|home| home.folder).collect::<Vec<_>>();
-        assert_eq!(folders(), [root.join("cpu/b/c"), root.join("cpuset/a")]);
-        // One of its own keeps the account; a link to that of `cpu` is the same.
-        for (line, is_one) in [("3:cpu,cpuacct:/b", false), ("3:cpu:/b\n4:cpuacct:/d", true)] {
-            fs::create_dir_all(root.join("cpuacct/d")).unwrap();
-            fs::create_dir_all(root.join("cpuacct/b")).unwrap();
-            let homes = homes_of(root, &format!("{line}\n5:cpuset:/a\n"));
-            let is_account =
-                |home: &Home| home.folder == root.join("cpuacct/d") && !home.ranks && !home.confines;
-            assert_eq!(homes.iter().any(is_account), is_one, "{homes:?}");
-            assert_eq!(homes.len(), 2 + usize::from(is_one));
-        }
-        fs::write(root.join("cgroup.controllers"), "cpu cpuset\n").unwrap();
-        assert_eq!(folders(), [root.join("y.scope")]);
-    }
-
-    #[test]
-    fn a_group_within_an_idle_one_is_idle() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path();
-        fs::create_dir_all(root.join("cpu/a/b")).unwrap();
-        fs::write(root.join("cpu/a/b/cpu.idle"), "0\n").unwrap();
-        assert!(!is_idle_below(root, &root.join("cpu/a/b")));
-        fs::write(root.join("cpu/a/cpu.idle"), "1\n").unwrap();
-        assert!(is_idle_below(root, &root.join("cpu/a/b")));
-        assert!(!is_idle_below(root, &root.join("cpu")));
-    }
-
-    #[test]
-    fn scopes_of_processes_that_run_stay() {
-        let folder = tempfile::tempdir().unwrap();
-        let root = folder.path();
-        for scope in ["a/b.tailwater-batch-1-5", "a/b.tailwater-batch-2-5", "tailwater-batch-2-6"] {
-            fs::create_dir_all(root.join(scope)).unwrap();
-        }
-        let done = repair_below(root, |maker| maker == Maker { pid: 2, start: 5 }).unwrap();
-        assert!(done.contains("2 removed"), "{done}");
-        assert_eq!(scopes(root, DEEPEST), [root.join("a/b.tailwater-batch-2-5")]);
-        // One that cannot be removed is named.
-        fs::write(root.join("a/b.tailwater-batch-2-5/file"), "").unwrap();
-        let why = repair_below(root, |_| false).unwrap_err();
-        assert!(why.contains("b.tailwater-batch-2-5") && why.contains("1 failed"), "{why}");
-    }
-}
+mod tests;

@@ -2,13 +2,14 @@
 //! started while no agent ran.
 //!
 //! Pure. A container of a pod with the annotation `tailwater.io/class: best-effort`, and one with
-//! devices `tailwater.io/batch-core`, becomes a batch co-runner, as by `tailwater run --batch
+//! devices `tailwater.io/batch-core`, becomes one of a batch pod, as by `tailwater run --batch
 //! --cgroup`: its control group is idle among those of its pod, and has the lent cores only. A
 //! container with devices of this agent gets its name; one of a service loses its CPU limit, which
 //! would stop its kthreads. All others are left as they are.
 //!
 //! Linux refuses a weight for a group that is idle, and container runtimes set all limits of a
-//! container anew when one of them changes: with `cpu.idle` a co-runner has no weight among them.
+//! container anew when one of them changes: with `cpu.idle` those of a batch pod's have no weight
+//! among them.
 //!
 //! Devices are known by the annotation of the container that the device plugin gave with them. Its
 //! environment would not do: the author of a pod can write the same variables, and would be rid of
@@ -79,8 +80,8 @@ fn value<'a>(container: &'a Container, key: &str) -> Option<&'a str> {
 }
 
 /// Returns what is changed; `None`: nothing. `look` is `None` while no IOKernel answers: a
-/// co-runner is then idle, and has the cores that it had. `has_idle`: control groups are of version
-/// 2; a container runtime refuses their files elsewhere.
+/// batch pod's container is then idle, and has the cores that it had. `has_idle`: control groups
+/// are of version 2; a container runtime refuses their files elsewhere.
 #[must_use]
 pub fn adjust(request: &ContainerRequest, look: Option<&Look>, has_idle: bool) -> Option<Adjustment> {
     let ours = Ours::of(request.pod.as_ref()?, request.container.as_ref()?)?;
@@ -188,7 +189,7 @@ mod tests {
         Look { managed: vec![1, 3], guaranteed_outside: 0, held: 0 }
     }
 
-    /// Limits of a co-runner with these cores.
+    /// Limits of a batch pod's container with these cores.
     fn of_batch(cpus: &str) -> Cpu {
         Cpu { shares: Some(Number { value: 0 }), quota: None, cpus: cpus.to_owned() }
     }
@@ -203,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_of_an_annotated_pod_is_a_co_runner_on_the_lent_cores() {
+    fn a_container_of_an_annotated_pod_is_a_batch_pods_on_the_lent_cores() {
         let adjustment = adjusted(Some("best-effort"), None, &["PATH=/bin"]).unwrap();
         let linux = adjustment.linux.as_ref().unwrap();
         let resources = linux.resources.as_ref().unwrap();
@@ -242,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_with_devices_of_batch_is_a_co_runner_and_keeps_its_limit() {
+    fn a_container_with_devices_of_batch_is_a_batch_pods_and_keeps_its_limit() {
         for (class, devices) in [(None, BATCH), (Some("best-effort"), CORE)] {
             let adjustment = adjusted(class, Some(devices), &[]).unwrap();
             let resources = adjustment.linux.as_ref().unwrap().resources.as_ref().unwrap();

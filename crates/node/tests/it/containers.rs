@@ -1,4 +1,4 @@
-//! What the agent gives to co-runners, in containers of runc: control groups of the version that
+//! What the agent gives to batch pods, in containers of runc: control groups of the version that
 //! the machine has, which end with the test. `.ci/full machine` runs it with version 2.
 
 use std::collections::HashMap;
@@ -134,7 +134,7 @@ fn look(core: u16) -> Look {
 }
 
 #[test]
-fn a_co_runner_is_idle_on_the_lent_cores_and_follows_them() {
+fn a_batch_pod_is_idle_on_the_lent_cores_and_follows_them() {
     let Some(program) = runc() else { return };
     let annotations = HashMap::from([("tailwater.io/class".to_owned(), "best-effort".to_owned())]);
     let pod = Pod { annotations, ..Pod::default() };
@@ -143,7 +143,7 @@ fn a_co_runner_is_idle_on_the_lent_cores_and_follows_them() {
     let cpus = cpu_numbers();
     let [first, .., last] = cpus[..] else { return eprintln!("skipped: one CPU") };
 
-    let given = adjust(&request, Some(&look(last)), has_idle()).expect("it is a co-runner");
+    let given = adjust(&request, Some(&look(last)), has_idle()).expect("it is a batch pod's");
     let given = given.linux.and_then(|linux| linux.resources).expect("limits");
     // As of a pod with half a core requested.
     let mut cpu = json!({ "shares": 512, "quota": 50_000, "period": 100_000 });
@@ -157,7 +157,7 @@ fn a_co_runner_is_idle_on_the_lent_cores_and_follows_them() {
     assert_eq!(settings(&runc), (idle.clone(), last.to_string()));
 
     // The IOKernel lends another core.
-    let update = keep(&request, Some(&look(first)), has_idle()).expect("it is a co-runner");
+    let update = keep(&request, Some(&look(first)), has_idle()).expect("it is a batch pod's");
     let changes = update.linux.and_then(|linux| linux.resources?.cpu).expect("limits of processor time");
     runc.update(&changes).expect("it is changed");
     assert_eq!(settings(&runc), (idle, first.to_string()));

@@ -120,7 +120,7 @@ fn containers_that_exist_get_the_lent_cores_of_an_iokernel_that_comes_late_or_ch
 }
 
 #[test]
-fn annotated_pods_become_co_runners_also_when_the_container_runtime_starts_again() {
+fn annotated_pods_become_batch_pods_also_when_the_container_runtime_starts_again() {
     let folder = folder();
     let _iokernel = IoKernel::start(folder.path(), &[1, 3], &[]);
     beside_agent(folder.path(), async |listener| {
