@@ -12,6 +12,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -109,12 +110,22 @@ class IoKernel:
 
     def __enter__(self):
         self.process = subprocess.Popen(self.command, stdout=subprocess.DEVNULL)
-        time.sleep(1)
+        while not self.listens():
+            if self.process.poll() is not None:
+                sys.exit(f"the IOKernel ended at its start with status {self.process.returncode}")
+            time.sleep(0.05)
         return self
 
+    def listens(self):
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+            return probe.connect_ex("\0" + SOCKET[1:]) == 0
+
     def __exit__(self, *_):
-        self.process.send_signal(signal.SIGINT)
-        self.process.wait(timeout=20)
+        # Without one, Linux would have been compared with Linux.
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+        if status := self.process.wait(timeout=20):
+            sys.exit(f"the IOKernel ended with status {status}")
 
 
 def run(command, limit, log=None, **options):

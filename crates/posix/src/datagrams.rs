@@ -84,7 +84,7 @@ impl Datagrams {
             && let Some(&(own, takes_both)) = self.serves.get()
             && start::ensure()
         {
-            let _call = Call::begin()?;
+            let _call = Call::within()?;
             self.begin(own, takes_both);
         }
         self.udp()

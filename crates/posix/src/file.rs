@@ -113,7 +113,7 @@ impl Listener {
         if !start::ensure() {
             return None;
         }
-        let _call = start::Call::begin()?;
+        let _call = start::Call::within()?;
         self.tcp.get_or_init(|| self.listen()).as_ref()
     }
 

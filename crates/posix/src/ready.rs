@@ -111,7 +111,7 @@ fn poll_kernel(fds: &mut [pollfd], timeout: Option<Duration>) -> Result<usize, E
     });
     let time = time.as_ref().map_or(core::ptr::null(), core::ptr::from_ref);
     // Linux looks before it waits: only a wait is ended.
-    let is_over = timeout != Some(Duration::ZERO) && resident::go_home().is_some();
+    let is_over = timeout != Some(Duration::ZERO) && resident::go_home_within().is_some();
     let time = if is_over { &raw const NOW } else { time };
     // SAFETY: a slice of pollfds; no mask.
     let found = unsafe { real::ppoll(fds.as_mut_ptr(), fds.len() as u64, time, core::ptr::null()) };

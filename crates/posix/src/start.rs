@@ -183,14 +183,25 @@ impl Call {
         Self::begin_from_home()
     }
 
-    #[cold]
-    fn begin_from_home() -> Option<Self> {
+    /// A call that moves by [`resident::with_mask`]; what the thread got for it is given back.
+    pub fn at_home() -> Self {
         // SAFETY: no preconditions.
         let is_main = || unsafe { libc::gettid() == libc::getpid() };
         if !STAYS.get() && is_main() {
             STAYS.set(true);
         }
-        resident::enter().then(|| Self { returns: !STAYS.get() })
+        Self { returns: !STAYS.get() }
+    }
+
+    #[cold]
+    fn begin_from_home() -> Option<Self> {
+        let call = Self::at_home();
+        if resident::enter() {
+            return Some(call);
+        }
+        // There is nothing to give back.
+        core::mem::forget(call);
+        None
     }
 }
 

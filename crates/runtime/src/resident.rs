@@ -17,17 +17,19 @@
 //! that goes home to wait in the kernel learns whether handlers ran ([`Interrupted`]): the program
 //! has made its call before them, and the wait would not end. A context that does not wait within
 //! `PATIENCE` gets the handler run at home, beside it; that ends the call which it is in, if that
-//! waits later, and no other. The C library's own, for changes of the user, needs the context's
-//! thread-local block: it waits for the context.
+//! waits later, and no other. A wait with a mask that a signal is pending for leaves it to the
+//! context, which opens it if it finds nothing, as on Linux. The C library's own, for changes of
+//! the user, needs the context's thread-local block: it waits for the context.
 //!
 //! | word | written by | read by |
 //! |---|---|---|
 //! | `home_rsp` | the home, as it leaves for its context | the context, as it enters |
 //! | `mask` | the context at home, before it leaves | the home; the context |
 //! | `returning` | the context, with preemption off, before it leaves its kthread | the home |
-//! | `handlers` | `DUE`, `ENDS`, `RAN` by the home; 0 by the context when it is back, and after `RAN` when it begins its next call | the context, around a wait |
+//! | `handlers` | `DUE`, `RAN` and whether they end calls by the home; 0 by the context when it is back; without `RAN` by the context when it begins its next call, or waits for a word | the context, around a wait |
 //! | `waits` | the context, around a wait for a poller | the home |
 //! | `word` | the context, around a wait for a word of the C library: its address, else 0 | the home |
+//! | `is_masked` | the context, at home, around a wait with a mask; false as it enters | the context, around a wait |
 //!
 //! # Why the preempt signal spares the C library
 //! A kthread allocates from the C library's heap. A context that was interrupted inside of that
@@ -57,7 +59,7 @@ use crate::verbs::ready::inject;
 use crate::verbs::switch::{Why, next_context};
 use core::cell::Cell;
 use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU8, AtomicU64, AtomicUsize, Ordering};
-use signals::{Disposition, FAULTS, bit, disposition, next_signal, pending, set_mask};
+use signals::{Disposition, FAULTS, bit, disposition, due, next_signal, set_mask};
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
@@ -73,10 +75,12 @@ pub const RING: i32 = PREEMPT_SIGNAL;
 
 /// Bits of `Resident::handlers`: one is to run, and the context is to come for it.
 const DUE: u8 = 1;
-/// One has run at home, beside the context.
-const RAN: u8 = 2;
-/// One of them has no `SA_RESTART`.
-const ENDS: u8 = 4;
+/// One that is due has no `SA_RESTART`.
+const DUE_ENDS: u8 = 2;
+/// As `DUE` and `DUE_ENDS`, shifted, of those that have run at home, beside the context.
+const RAN: u8 = DUE << RAN_SHIFT;
+const RAN_ENDS: u8 = DUE_ENDS << RAN_SHIFT;
+const RAN_SHIFT: u32 = 2;
 
 /// False before the runtime is started, and in a forked child.
 static RUNS: AtomicBool = AtomicBool::new(false);
@@ -102,7 +106,7 @@ struct Resident {
     handlers: AtomicU8,
     waits: SpinLock<Option<Arc<Poller>>>,
     word: AtomicUsize,
-    /// Written and read by the context: it waits with a mask of its own, see [`with_mask`].
+    /// The context waits with a mask of its own, see [`with_mask`].
     is_masked: AtomicBool,
 }
 
@@ -211,6 +215,8 @@ pub fn enter() -> bool {
 #[cold]
 fn enter_from_home() -> bool {
     let Some(me) = resident() else { return false };
+    // A handler may have left a wait with a mask by a long jump.
+    me.is_masked.store(false, Ordering::Relaxed);
     leave_home(me, set_mask(!FAULTS));
     true
 }
@@ -254,17 +260,19 @@ pub fn go_home() -> Option<Interrupted> {
     go_home_unseen()?.open()
 }
 
-/// Has handlers that have run beside the caller's context end no wait from here on. To be called at
-/// the beginning of what the program calls, which it does after what it decides by the handlers'
-/// work.
+/// As [`go_home`], in the middle of a call: one that ran beside the context during it counts, too.
+pub fn go_home_within() -> Option<Interrupted> {
+    return_home()?.open()
+}
+
+/// Forgets handlers that ran beside the caller's context: they end no wait from here on. Called
+/// first in each function that the program calls.
 #[inline]
 pub fn begin_call() {
-    if let Some(me) = RESIDENT.get() {
-        let handlers = me.handlers.load(Ordering::Relaxed);
-        if handlers & (RAN | DUE) == RAN {
-            // The home may have added one that is due.
-            let _ = me.handlers.compare_exchange(handlers, 0, Ordering::SeqCst, Ordering::Relaxed);
-        }
+    if let Some(me) = RESIDENT.get()
+        && me.handlers.load(Ordering::Relaxed) & RAN != 0
+    {
+        me.handlers.fetch_and(!(RAN | RAN_ENDS), Ordering::SeqCst);
     }
 }
 
@@ -323,24 +331,10 @@ impl Resident {
     /// its mask lets run now; forgets the former. Called by the context, at home.
     fn interruption(&self) -> Option<Interrupted> {
         let state = self.handlers.swap(0, Ordering::SeqCst);
-        let due = due(self.mask.load(Ordering::Relaxed));
-        let restarts = state & ENDS == 0 && due.is_none_or(|due| due.restarts);
-        (state != 0 || due.is_some()).then_some(Interrupted { restarts })
+        let pending = due(self.mask.load(Ordering::Relaxed));
+        let restarts = state & (DUE_ENDS | RAN_ENDS) == 0 && pending.is_none_or(|pending| pending.restarts);
+        (state != 0 || pending.is_some()).then_some(Interrupted { restarts })
     }
-}
-
-/// Returns what the handlers are of signals that are pending and not in `mask`.
-fn due(mask: u64) -> Option<Interrupted> {
-    let mut signals = pending() & !mask & !FAULTS & !bit(RING);
-    let mut found: Option<Interrupted> = None;
-    while signals != 0 {
-        let signal = signals.trailing_zeros() as i32 + 1;
-        signals &= signals - 1;
-        if let Some(Disposition::Handler { restarts }) = disposition(signal) {
-            found = Some(Interrupted { restarts: restarts && found.is_none_or(|found| found.restarts) });
-        }
-    }
-    found
 }
 
 /// Runs `f` at home. The caller stays there until it enters again.
@@ -372,20 +366,19 @@ pub fn wait(poller: &Arc<Poller>, events: &mut Events, timeout: Option<Duration>
         return Waited::Events(poller.wait(events, timeout));
     };
     *me.waits.lock() = Some(Arc::clone(poller));
-    // SeqCst, as the store of `handlers` in `arrived`: either the home finds the poller, or this
-    // sees the signal.
-    let is_over = me.handlers.load(Ordering::SeqCst) != 0;
-    let found = poller.wait(events, if is_over { Some(Duration::ZERO) } else { timeout });
+    // Either the home finds the poller, or the wait finds the handlers.
+    let found = poller.wait_unless(events, timeout, &me.handlers);
     let poller = me.waits.lock().take();
     drop(poller);
     let handlers = me.handlers.load(Ordering::SeqCst);
-    if found == 0 && handlers != 0 {
+    // Linux opens no mask of a wait that finds something, or is not to wait.
+    let is_masked = me.is_masked.load(Ordering::Relaxed);
+    if found == 0 && handlers != 0 && !(is_masked && timeout == Some(Duration::ZERO)) {
         let interrupted = return_home().and_then(Home::open);
         return interrupted.map_or(Waited::Events(0), Waited::Interrupted);
     }
-    // Linux opens no mask of a wait that finds something.
-    if handlers & DUE != 0 && !me.is_masked.load(Ordering::Relaxed) {
-        go_home();
+    if handlers & DUE != 0 && !is_masked {
+        go_home_within();
     }
     Waited::Events(found)
 }
@@ -400,9 +393,10 @@ pub fn mask() -> Option<u64> {
 
 /// Calls `wait` with the signal mask `mask`, as ppoll(2) waits with one: signals that it opens come
 /// while `wait` waits, or stay blocked. It gets whether a handler is due already: it does not wait
-/// then, and where it finds nothing, it [goes home](go_home), where the handler runs. The caller is
-/// at home, before and after.
-pub fn with_mask<R>(mask: u64, wait: impl FnOnce(bool) -> R) -> R {
+/// then, and returns `None` if it finds nothing, on which the handler runs. The caller is at home,
+/// before and after.
+pub fn with_mask<R>(mask: u64, wait: impl FnOnce(bool) -> Option<R>) -> Option<R> {
+    debug_assert!(!is_away(), "a wait with a mask begins at home");
     let before = set_mask(!FAULTS);
     let is_due = due(mask).is_some();
     let me = resident();
@@ -410,7 +404,8 @@ pub fn with_mask<R>(mask: u64, wait: impl FnOnce(bool) -> R) -> R {
     match me {
         Some(me) => {
             me.is_masked.store(true, Ordering::Relaxed);
-            leave_home(me, mask);
+            // What is due is left to the context.
+            leave_home(me, if is_due { !FAULTS } else { mask });
         }
         // There is no memory for a home, and nothing waits for served descriptors.
         None => {
@@ -418,9 +413,12 @@ pub fn with_mask<R>(mask: u64, wait: impl FnOnce(bool) -> R) -> R {
         }
     }
     let result = wait(is_due);
-    go_home_unseen();
+    return_home();
     if let Some(me) = me {
         me.is_masked.store(false, Ordering::Relaxed);
+    }
+    if result.is_none() {
+        set_mask(mask);
     }
     set_mask(before);
     result
@@ -548,7 +546,8 @@ fn await_context(me: &Resident) -> (Runnable, bool) {
                 set_mask(!FAULTS);
                 awaited = false;
                 // A signal that came meanwhile is pending, and is taken next.
-                let ran = |handlers| Some(handlers & !DUE | RAN);
+                let ran =
+                    |handlers| Some(handlers & (RAN | RAN_ENDS) | (handlers & (DUE | DUE_ENDS)) << RAN_SHIFT);
                 let _ = me.handlers.fetch_update(Ordering::SeqCst, Ordering::Relaxed, ran);
             }
             None => {}
@@ -575,10 +574,10 @@ fn arrived(me: &Resident, signal: i32, info: &libc::siginfo_t) -> bool {
         set_mask(!FAULTS);
         return false;
     }
-    let ends = if disposition == (Disposition::Handler { restarts: false }) { ENDS } else { 0 };
+    let ends = if disposition == (Disposition::Handler { restarts: false }) { DUE_ENDS } else { 0 };
     me.handlers.fetch_or(DUE | ends, Ordering::SeqCst);
     if let Some(poller) = &*me.waits.lock() {
-        poller.wake();
+        poller.interrupt();
     }
     #[cfg(feature = "libc-waits")]
     if let address @ 1.. = me.word.load(Ordering::SeqCst) {

@@ -4,6 +4,7 @@ use super::{answer_int, kernel_side, served};
 use crate::file::{Errno, File, What};
 use crate::kept::{self, Registration};
 use crate::set::Set;
+use crate::start::Call;
 use crate::{ready, real, start, table};
 use core::time::Duration;
 use libc::{c_int, epoll_event, nfds_t, pollfd, sigset_t, timespec};
@@ -151,7 +152,7 @@ unsafe extern "C" fn epoll_pwait2(
 
 /// Runs a wait with a signal mask of its own, if `mask` is one. A signal that it opens ends the
 /// wait, whether it came before or comes later: `wait` is then called not to wait, and finding
-/// nothing means `EINTR`.
+/// nothing means `EINTR`. In the middle of a call.
 ///
 /// # Safety
 /// `mask` is null or valid.
@@ -164,18 +165,14 @@ pub unsafe fn masked(
     let bits = unsafe { mask.cast::<u64>().as_ref() };
     let result = match bits {
         Some(&bits) if resident::mask() != Some(bits) => {
-            let has_handled = resident::go_home().is_some() && time != Some(Duration::ZERO);
-            resident::with_mask(bits, |is_due| {
-                if !is_due && !has_handled {
-                    return wait(time);
-                }
-                let found = wait(Some(Duration::ZERO))?;
-                if found > 0 {
-                    return Ok(found);
-                }
-                resident::go_home();
-                Err(libc::EINTR)
-            })
+            let _call = Call::at_home();
+            let has_handled = resident::go_home_within().is_some() && time != Some(Duration::ZERO);
+            let found = resident::with_mask(bits, |is_due| {
+                let is_over = is_due || has_handled;
+                let found = wait(if is_over { Some(Duration::ZERO) } else { time });
+                (!is_over || found != Ok(0)).then_some(found)
+            });
+            found.unwrap_or(Err(libc::EINTR))
         }
         _ => wait(time),
     };
@@ -235,7 +232,7 @@ unsafe extern "C" fn ppoll(
         }
         let fds_here = slice(fds, count);
         if ready::served(fds_here).is_none() {
-            let is_over = resident::go_home().is_some() && duration(time) != Some(Duration::ZERO);
+            let is_over = resident::go_home_within().is_some() && duration(time) != Some(Duration::ZERO);
             let time = if is_over { &raw const ready::NOW } else { time };
             let found = real::ppoll(fds, count, time, mask);
             return if is_over && found == 0 { real::fail(libc::EINTR) } else { found };

@@ -3,6 +3,7 @@
 //! Owns the sets of bits. They have as many as the call says, which may be more or fewer than an
 //! `fd_set` has: libevent's have room for the descriptors that it knows.
 
+use super::answer_int;
 use super::events::{duration, is_time, masked};
 use crate::file::Errno;
 use crate::{ready, real};
@@ -57,16 +58,32 @@ impl Bits {
 }
 
 /// Returns how many bits of its sets a call has. The kernel reads no more than its table of the
-/// process's descriptors has room for (core_sys_select, fs/select.c), and programs ask for the
-/// limit of descriptors with an `fd_set`, which is smaller.
+/// process's descriptors has room for (core_sys_select, fs/select.c): programs pass the limit of
+/// descriptors (getdtablesize(3)) as the count, and an `fd_set`, which is smaller.
 fn bits_of(count: c_int) -> usize {
     let count = usize::try_from(count).unwrap_or(0);
     if count <= FD_SETSIZE {
         return count;
     }
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")?.trim().parse().ok());
-    count.min(size.unwrap_or(FD_SETSIZE))
+    let mut size = FD_SETSIZE;
+    while size < count && has_room_beyond(size) {
+        size *= 2;
+    }
+    count.min(size)
+}
+
+/// Returns whether the kernel's table of descriptors, whose size is a power of two, has room for
+/// descriptor `fd`. A closed one is an error there, and is not looked at behind the table.
+fn has_room_beyond(fd: usize) -> bool {
+    let mut set = vec![0_u64; fd / WORD + 1];
+    set[fd / WORD] = 1 << (fd % WORD);
+    let (set, none) = (set.as_mut_ptr().cast(), core::ptr::null_mut());
+    // SAFETY: a set with as many bits as the call says, and no mask.
+    unsafe {
+        real::fcntl(fd as c_int, libc::F_GETFD, 0) >= 0
+            || real::pselect(fd as c_int + 1, set, none, none, &raw const ready::NOW, core::ptr::null()) < 0
+                && real::errno() == libc::EBADF
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -118,18 +135,16 @@ unsafe extern "C" fn pselect(
         let sets = [reads, writes, excepts].map(|set| Bits::of(set, bits));
         let mut fds = asked(sets, bits);
         if ready::served(&fds).is_none() {
-            let is_over = resident::go_home().is_some() && duration(time) != Some(Duration::ZERO);
+            let is_over = resident::go_home_within().is_some() && duration(time) != Some(Duration::ZERO);
             if is_over && ready::poll(&mut fds, Some(Duration::ZERO)) == Ok(0) {
                 return real::fail(libc::EINTR);
             }
             let time = if is_over { &raw const ready::NOW } else { time };
             return real::pselect(count, reads, writes, excepts, time, mask);
         }
-        masked(mask, duration(time), |left| {
-            let found = ready::poll(&mut fds, left)?;
-            // A wait that a handler ends leaves the sets as they are.
-            if found == 0 && left != duration(time) { Ok(0) } else { report(&fds, sets) }
-        })
+        // A wait that a handler ends leaves the sets as they are.
+        let found = masked(mask, duration(time), |left| ready::poll(&mut fds, left));
+        if found < 0 { found } else { answer_int(report(&fds, sets)) }
     }
 }
 
@@ -144,7 +159,7 @@ fn asked(sets: [Bits; 3], count: usize) -> Vec<pollfd> {
 }
 
 /// Writes the result of a select(2); returns the number of bits.
-fn report(fds: &[pollfd], sets: [Bits; 3]) -> Result<usize, Errno> {
+fn report(fds: &[pollfd], sets: [Bits; 3]) -> Result<c_int, Errno> {
     if fds.iter().any(|fd| fd.revents & POLLNVAL != 0) {
         return Err(libc::EBADF);
     }

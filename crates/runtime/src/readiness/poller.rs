@@ -17,11 +17,11 @@ use crate::ground::spin::SpinLock;
 use crate::records::runtime::deadline_after;
 use crate::sync::Mutex;
 use crate::token::Token;
-use crate::verbs::wait::{WaitList, check_may_block, wait};
+use crate::verbs::wait::{WaitList, check_may_block, wait, wake_all};
 use crate::verbs::watch::Watchers;
 use core::fmt;
 use core::hash::{BuildHasherDefault, Hasher};
-use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use core::sync::atomic::{AtomicBool, AtomicU8, Ordering::Relaxed, Ordering::SeqCst};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
@@ -473,6 +473,25 @@ impl Poller {
     /// # Panics
     /// On a user thread within [`no_preempt`](crate::no_preempt).
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> usize {
+        static NEVER: AtomicU8 = AtomicU8::new(0);
+        self.wait_unless(events, timeout, &NEVER)
+    }
+
+    /// Has each thread that waits look at what [ends](Self::wait_unless) its wait.
+    pub(crate) fn interrupt(&self) {
+        let mut state = self.shared.state.lock();
+        state.leader.wake_one();
+        wake_all(state, |state| &mut state.followers);
+    }
+
+    /// As [`wait`](Self::wait), as if the timeout had passed while `ends` is not 0, which is set
+    /// before an [`interrupt`](Self::interrupt).
+    pub(crate) fn wait_unless(
+        &self,
+        events: &mut Events,
+        timeout: Option<Duration>,
+        ends: &AtomicU8,
+    ) -> usize {
         events.list.clear();
         let deadline = timeout.map(deadline_after);
         let mut late_looks = None;
@@ -480,13 +499,18 @@ impl Poller {
             crate::poll();
             let woken = self.take(events);
             self.report(events);
-            let late = deadline.is_some_and(|deadline| clock::now() >= deadline);
+            let is_ended = ends.load(SeqCst) != 0;
+            let late = is_ended || deadline.is_some_and(|deadline| clock::now() >= deadline);
             if woken || !events.list.is_empty() || late && self.has_seen_all(&mut late_looks) {
                 self.leave();
+                if woken && is_ended {
+                    // The caller may not look for what it was woken for.
+                    self.wake();
+                }
                 return events.list.len();
             }
             if !late {
-                self.block(deadline);
+                self.block(deadline, ends);
             }
         }
     }
@@ -564,10 +588,11 @@ impl Poller {
     }
 
     /// Waits until woken, until the first timer if no other thread waits for that, or until
-    /// `deadline`.
-    fn block(&self, deadline: Option<Cycles>) {
+    /// `deadline`. Does not wait if `ends` is other than 0.
+    fn block(&self, deadline: Option<Cycles>, ends: &AtomicU8) {
         let mut state = self.shared.state.lock();
-        if !state.ready.is_empty() || state.woken {
+        // Under the lock: an `interrupt` that does not find this thread waiting is seen here.
+        if !state.ready.is_empty() || state.woken || ends.load(SeqCst) != 0 {
             return;
         }
         let Some(first) = state.timers.next().filter(|_| !state.has_leader) else {

@@ -6,12 +6,12 @@ use std::sync::OnceLock;
 static LIBC: OnceLock<Vec<core::ops::Range<usize>>> = OnceLock::new();
 
 /// Finds the code. To be called before [`is_libc`] is asked.
-pub fn note_libc() {
+pub(crate) fn note_libc() {
     LIBC.get_or_init(find_libc);
 }
 
 /// Returns whether `address` is code of the C library or the dynamic linker.
-pub fn is_libc(address: usize) -> bool {
+pub(crate) fn is_libc(address: usize) -> bool {
     LIBC.get().is_some_and(|ranges| ranges.iter().any(|range| range.contains(&address)))
 }
 

@@ -3,6 +3,7 @@
 //!
 //! Owns sets of signals as the kernel has them, one bit each, and what a signal does.
 
+use super::{Interrupted, RING};
 use core::mem::MaybeUninit;
 use std::time::Duration;
 
@@ -73,8 +74,22 @@ pub fn next_signal(set: u64, timeout: Option<Duration>) -> Option<(i32, libc::si
     }
 }
 
+/// Returns the handlers' effect, if a signal that has one is pending and not in `mask`.
+pub fn due(mask: u64) -> Option<Interrupted> {
+    let mut signals = pending() & !mask & !FAULTS & !bit(RING);
+    let mut found: Option<Interrupted> = None;
+    while signals != 0 {
+        let signal = signals.trailing_zeros() as i32 + 1;
+        signals &= signals - 1;
+        if let Some(Disposition::Handler { restarts }) = disposition(signal) {
+            found = Some(Interrupted { restarts: restarts && found.is_none_or(|found| found.restarts) });
+        }
+    }
+    found
+}
+
 /// Returns the signals that are pending for the calling OS thread.
-pub fn pending() -> u64 {
+fn pending() -> u64 {
     let mut set = 0_u64;
     // SAFETY: the kernel writes a set of the size that is passed. By system call, as below.
     unsafe { libc::syscall(libc::SYS_rt_sigpending, &raw mut set, size_of::<u64>()) };
