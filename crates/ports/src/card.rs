@@ -6,8 +6,9 @@
 
 mod netlink;
 
-use crate::sys::interface::Interface;
+use tailwater_bpf::sys::{Hook, program_name};
 
+use crate::sys::interface::Interface;
 use crate::xdp::linux::Linux;
 
 pub use crate::sys::interface::Channels;
@@ -20,17 +21,42 @@ pub struct Attached {
     pub mode: &'static str,
     /// Its number, by which `bpftool prog` shows it.
     pub id: u32,
-    /// Its name; empty if it has none, or this process may not read it.
-    pub name: String,
+    /// Its name, empty if it has none; `None` if it was not read, as by a process without
+    /// `CAP_SYS_ADMIN`.
+    pub name: Option<String>,
 }
 
 impl Attached {
-    /// Returns the command that takes it away from the interface of this name.
+    /// Reads the names of programs.
+    pub(crate) fn name(programs: &mut [Self]) {
+        for program in programs {
+            program.name = program_name(program.id).ok();
+        }
+    }
+
+    /// Returns in words that these programs are attached, and what takes them away from the
+    /// interface of this name.
+    pub fn describe(programs: &[Self], interface: &str) -> (String, String) {
+        let join = |words: Vec<String>| words.join(" and ");
+        let verb = if programs.len() == 1 { "is" } else { "are" };
+        let attached = join(programs.iter().map(ToString::to_string).collect());
+        let remedies = join(programs.iter().map(|program| program.detach(interface)).collect());
+        (
+            format!("{attached} {verb} attached"),
+            format!(
+                "{remedies}; if Linux answers that it is busy, a BPF link holds it, which `bpftool link detach id N` \
+                 takes away (`bpftool link` shows N)"
+            ),
+        )
+    }
+
+    /// Returns the command that takes it away from the interface of this name, unless a BPF link
+    /// holds it.
     fn detach(&self, interface: &str) -> String {
         let hook = match self.mode {
-            "skb" => "xdpgeneric",
+            "skb" => Hook::Generic.word(),
             "offloaded" => "xdpoffload",
-            _ => "xdp",
+            _ => Hook::Driver.word(),
         };
         format!("`ip link set dev {interface} {hook} off`")
     }
@@ -39,8 +65,11 @@ impl Attached {
 impl core::fmt::Display for Attached {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let Self { mode, id, name } = self;
-        let name = if name.is_empty() { String::new() } else { format!("{name}, ") };
-        write!(f, "program {id} ({name}{mode})")
+        match name.as_deref() {
+            None => write!(f, "program {id} ({mode}; `sudo bpftool prog show id {id}` names it)"),
+            Some("") => write!(f, "program {id} ({mode})"),
+            Some(name) => write!(f, "program {id} ({name}, {mode})"),
+        }
     }
 }
 
@@ -70,16 +99,6 @@ pub struct Card {
 }
 
 impl Card {
-    /// Returns the attached programs in words, and the commands that take them away from the
-    /// interface of this name.
-    pub fn programs(&self, interface: &str) -> (String, String) {
-        let join = |words: Vec<String>| words.join(" and ");
-        (
-            join(self.attached.iter().map(ToString::to_string).collect()),
-            join(self.attached.iter().map(|program| program.detach(interface)).collect()),
-        )
-    }
-
     /// Reads what is known of the interface of this name.
     ///
     /// # Errors
@@ -89,8 +108,9 @@ impl Card {
         let interface = Interface::new(name).map_err(missing)?;
         let index = interface.index().map_err(missing)?;
         let found = Linux::new().and_then(|mut linux| Ok((linux.link(index)?, linux.has_vlans(index)?)));
-        let (link, has_vlans) =
+        let (mut link, has_vlans) =
             found.map_err(|error| format!("cannot read what {name} says of itself (netlink): {error}"))?;
+        Attached::name(&mut link.attached);
         Ok(Self {
             driver: interface.driver(),
             mtu: interface.mtu().map_err(missing)?,

@@ -1,9 +1,9 @@
 //! Child processes: locating programs of the workspace, starting them, reading their output, and
 //! waiting for their end.
 //!
-//! A [`Program`] is killed and waited for on drop, also by a test that panics. A thread reads each
-//! of its piped outputs, so that the program never blocks on a full pipe; every wait for a line or
-//! for its end has a bound.
+//! A [`Program`] is killed and waited for on drop, also by a test that panics, which prints what it
+//! wrote to a piped standard error. A thread reads each of its piped outputs, so that the program
+//! never blocks on a full pipe; every wait for a line or for its end has a bound.
 //!
 //! Programs start with the default dispositions of the signals that shells and nohup ignore in
 //! background jobs, whatever the test itself was started with (SIGQUIT, for example, makes a
@@ -449,6 +449,9 @@ impl Program {
 impl Drop for Program {
     fn drop(&mut self) {
         self.kill();
+        if std::thread::panicking() && self.errors.is_some() {
+            eprintln!("{} has written to its standard error:\n{}", self.words, self.errors());
+        }
     }
 }
 

@@ -29,7 +29,8 @@ const LINK_CREATE: c_int = 28;
 const MAP_TYPE_XSKMAP: u32 = 17;
 const PROG_TYPE_XDP: u32 = 6;
 const ATTACH_TYPE_XDP: u32 = 37;
-/// The name of the programs, by which `bpftool prog` and other IOKernels show them.
+/// The name of the programs, by which `bpftool prog` shows them, and other IOKernels with
+/// `CAP_SYS_ADMIN`.
 const NAME: [u8; 16] = *b"tailwater\0\0\0\0\0\0\0";
 /// Bytes kept of the verifier's log about a program it refuses.
 const LOG_BYTES: usize = 16 * 1024;
@@ -41,6 +42,16 @@ pub enum Hook {
     Generic = 1 << 1,
     /// In the driver.
     Driver = 1 << 2,
+}
+
+impl Hook {
+    /// Returns the word of ip-link(8) for it, as in `ip link set dev eth0 xdp off`.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Generic => "xdpgeneric",
+            Self::Driver => "xdp",
+        }
+    }
 }
 
 /// A program was refused.

@@ -3,7 +3,7 @@
 //! Owns the judgement of what was read ([`Card`]). The limits of drivers are from their
 //! documentation and from the drivers themselves in Linux.
 
-use tailwater_ports::card::{Card, Channels, keep_tags};
+use tailwater_ports::card::{Attached, Card, Channels, keep_tags};
 use tailwater_ports::xdp::{MAX_MTU, MAX_QUEUES};
 
 use super::part::{Part, Status};
@@ -62,7 +62,10 @@ fn zero_copy(card: &Card) -> (Status, String) {
                 .to_owned(),
         ),
         Some(_) => (Status::Absent, none),
-        None => (Status::Ok, "this kernel does not say; `iokernel --xdp` tries it first".to_owned()),
+        None => (
+            Status::Ok,
+            "this kernel does not say; `iokernel --xdp` tries it first, unless with `share`".to_owned(),
+        ),
     }
 }
 
@@ -70,10 +73,10 @@ fn attached(name: &str, card: &Card) -> (Status, String) {
     if card.attached.is_empty() {
         return (Status::Ok, "none is attached".to_owned());
     }
-    let (programs, remedies) = card.programs(name);
+    let (attached, remedies) = Attached::describe(&card.attached, name);
     let found = format!(
-        "{programs} is attached, perhaps an IOKernel's that runs (those are named tailwater); another cannot be: \
-         {remedies} takes it away"
+        "{attached}, perhaps an IOKernel's that runs (those are named tailwater), and no other can be; to take it \
+         away: {remedies}"
     );
     (Status::Caution, found)
 }
@@ -179,7 +182,7 @@ fn checksums(card: &Card) -> (Status, String) {
 
 #[cfg(test)]
 mod tests {
-    use tailwater_ports::card::{Attached, Features};
+    use tailwater_ports::card::Features;
 
     use super::*;
 
@@ -215,7 +218,7 @@ mod tests {
     fn every_setting_that_is_wrong_is_named_with_its_remedy() {
         let channels =
             |combined, max_combined| Some(Channels { max_receive: 0, max_combined, receive: 0, combined });
-        let of = |mode| vec![Attached { mode, id: 42, name: "firewall".to_owned() }];
+        let of = |mode| vec![Attached { mode, id: 42, name: Some("firewall".to_owned()) }];
         for (name, card, part) in [
             ("channels", Card { channels: channels(8, 8), ..good() }, "ethtool -L eth0 combined 4"),
             ("channels", Card { channels: channels(1, 1), ..good() }, "more queues"),

@@ -78,7 +78,10 @@ impl XdpPort {
                 error => self.fail(format!("{error}; {STOP_FIRST}")),
             })?;
             if !self.permits(queue.is_zero_copy()) {
-                return Err(self.uses_other("zero-copy"));
+                let uses = if queue.is_zero_copy() { "zero-copy=on" } else { "zero-copy=off" };
+                return Err(self.fail(format!(
+                    "the running IOKernel has it as with {uses}: take over with that, or {STOP_FIRST}"
+                )));
             }
             queues.push(queue);
         }

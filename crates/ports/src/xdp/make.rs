@@ -13,6 +13,7 @@ use tailwater_wire::MacAddr;
 use super::addresses::Gateway;
 use super::linux::Linux;
 use super::ports::attachment::{self, Attachment};
+use super::ports::record::Record;
 use super::ports::steering::{MOST_FRAGMENTED, MOST_PORTS, PortMap};
 use super::program::ports::redirect_ports;
 use super::program::{self, KERNEL, Maps, Owned, Settings};
@@ -20,7 +21,7 @@ use super::sharing::{Addresses, address_map};
 use super::ways::{Prefix, Ways};
 use super::{MAX_MTU, MAX_QUEUES, Share, XdpMode, XdpPort, ZeroCopy};
 use crate::PortError;
-use crate::card::{Card, keep_tags};
+use crate::card::{Attached, keep_tags};
 use crate::sys::interface::Interface;
 use crate::sys::xsk::{OpenError, Queue};
 use tailwater_bpf::sys::map::Map;
@@ -194,7 +195,7 @@ impl XdpPort {
             attached => attached,
         }
         .map_err(|error| match error {
-            Errno::BUSY | Errno::EXIST => self.beside_another(what),
+            Errno::BUSY | Errno::EXIST => self.beside_another(index, what),
             error => self.explain(what, error),
         })
     }
@@ -208,23 +209,40 @@ impl XdpPort {
         };
         match is_free {
             Ok(true) => Ok(()),
-            Ok(false) => Err(self.beside_another("attach the redirect program")),
-            Err(error) => Err(self.fail(format!("cannot read which program is attached (netlink): {error}"))),
+            Ok(false) => Err(self.beside_another(index, "attach the redirect program")),
+            Err(error) => Err(self.unread_program(&error)),
         }
     }
 
     /// Returns an error that names the programs that are attached to the interface.
-    fn beside_another(&self, what: &str) -> PortError {
+    fn beside_another(&self, index: u32, what: &str) -> PortError {
         let name = &self.spec.interface;
-        self.fail(match Card::read(name) {
-            Ok(card) if !card.attached.is_empty() => {
-                let (programs, remedies) = card.programs(name);
-                format!(
-                    "cannot {what}: {programs} is attached already; end what has attached it, or take it away by {remedies}"
-                )
-            }
-            _ => format!("cannot {what}: another program was attached, which is gone now; try again"),
-        })
+        let mut programs = match Linux::new().and_then(|mut linux| linux.link(index)) {
+            Ok(link) => link.attached,
+            Err(error) => return self.unread_program(&error),
+        };
+        if programs.is_empty() {
+            return self.fail(format!(
+                "cannot {what}: Linux says that a program is attached, and {name} has none now: a bond or bridge \
+                 above it has one (`ip -d link show` marks it), or it was taken away meanwhile: try again"
+            ));
+        }
+        Attached::name(&mut programs);
+        let (attached, remedies) = Attached::describe(&programs, name);
+        if self.spec.share == Share::Ports && Record::is_of_another_user(name) {
+            return self.fail(format!(
+                "cannot {what}: {attached} already, by an IOKernel of another user that runs, or has left it for the \
+                 next one: start this one as that user"
+            ));
+        }
+        self.fail(format!(
+            "cannot {what}: {attached} already; end what has attached it, or start this one with --takeover if that \
+             is an IOKernel; or take it away by {remedies}"
+        ))
+    }
+
+    fn unread_program(&self, error: &std::io::Error) -> PortError {
+        self.fail(format!("cannot read which program is attached (netlink): {error}"))
     }
 
     /// Returns a bound socket on queue `number`.
@@ -441,6 +459,7 @@ mod tests {
     use super::*;
     use crate::xdp::ports::attachment::tests::{program as other_program, xdp_namespaces};
     use crate::{Context, Port};
+    use std::process::Command;
     use tailwater_shm::Clock;
     use tailwater_testkit::namespace::Namespace;
 
@@ -463,31 +482,98 @@ mod tests {
         }
     }
 
+    /// Returns why a port on `here0` is refused: by a check, and at a start.
+    fn refused(share: &str) -> [String; 2] {
+        let mut port = port(share);
+        let checked = port.look(1500, (16, "fd00:7477::".parse().unwrap()), false).unwrap_err();
+        [checked.to_string(), started(&mut port)]
+    }
+
+    fn port(share: &str) -> XdpPort {
+        let mut port = XdpPort::new(format!("here0,gateway=10.77.0.1{share}").parse().unwrap());
+        port.resumes = true;
+        port
+    }
+
+    /// Returns why a start is refused.
+    fn started(port: &mut XdpPort) -> String {
+        let clock = Clock::from_hz(1_000_000_000);
+        let context = Context { clock, mtu: 1500, prefix_len: 16, network6: None };
+        port.start(&context).unwrap_err().to_string()
+    }
+
     #[test]
-    fn a_program_of_another_is_named_with_how_it_is_taken_away() {
+    fn a_program_of_another_is_named_with_a_command_that_takes_it_away() {
         let Some([here, _there]) = xdp_namespaces() else { return };
+        here.ip(&["addr", "add", "192.0.2.1/24", "dev", "here0"]);
         here.inside(|| {
-            here.ip(&["addr", "add", "192.0.2.1/24", "dev", "here0"]);
             let index = Interface::new("here0").unwrap().index().unwrap();
-            let other = other_program();
+            let (mut linux, other) = (Linux::new().unwrap(), other_program());
             let number = bpf::program_number(&other).unwrap();
-            let link = bpf::attach_xdp(&other, index, Hook::Driver).unwrap();
-            let network6 = "fd00:7477::".parse().unwrap();
             // Tests may lack the right to read the name.
-            let name = bpf::program_name(number).map(|name| format!("{name}, ")).unwrap_or_default();
-            let clock = Clock::from_hz(1_000_000_000);
-            let context = Context { clock, mtu: 1500, prefix_len: 16, network6: None };
-            for share in ["", ",share", ",share=ports"] {
-                let mut port = XdpPort::new(format!("here0,gateway=10.77.0.1{share}").parse().unwrap());
-                port.resumes = true;
-                let checked = port.look(1500, (16, network6), false);
-                for error in [checked.unwrap_err(), port.start(&context).unwrap_err()].map(|e| e.to_string())
-                {
-                    let named = error.contains(&format!("program {number} ({name}native)"));
-                    assert!(named && error.contains("link set dev here0 xdp off"), "{share}: {error}");
+            let name = match bpf::program_name(number) {
+                Ok(name) => {
+                    assert_eq!(name, "tailwater");
+                    format!("{name}, ")
+                }
+                Err(error) => {
+                    assert_eq!(error, Errno::PERM);
+                    String::new()
+                }
+            };
+            for (hook, mode) in [(Hook::Driver, "native"), (Hook::Generic, "skb")] {
+                for share in ["", ",share", ",share=ports"] {
+                    linux.attach_xdp(index, other.as_fd(), hook, false).unwrap();
+                    let errors = refused(share);
+                    for error in &errors {
+                        assert!(
+                            error.contains(&format!("program {number} ({name}{mode}")),
+                            "{share}: {error}"
+                        );
+                    }
+                    let command = errors[0].split('`').find(|part| part.starts_with("ip link set ")).unwrap();
+                    here.ip(&command.split(' ').skip(1).collect::<Vec<_>>());
+                    assert_eq!(linux.attached_xdp(index).unwrap(), None, "{command}");
                 }
             }
-            drop(link);
+            // That command cannot take away what a BPF link holds.
+            let _link = bpf::attach_xdp(&other, index, Hook::Driver).unwrap();
+            let error = linux.detach_xdp(index, None, Hook::Driver).unwrap_err();
+            assert_eq!(Errno::from_io_error(&error), Some(Errno::BUSY));
+            assert!(refused("").iter().all(|error| error.contains("bpftool link detach")));
+        });
+    }
+
+    #[test]
+    fn a_program_of_another_users_iokernel_is_left_to_that_user() {
+        let Some([here, _there]) = xdp_namespaces() else { return };
+        here.ip(&["addr", "add", "192.0.2.1/24", "dev", "here0"]);
+        here.inside(|| {
+            let index = Interface::new("here0").unwrap().index().unwrap();
+            let theirs = Attachment::new("here0", index, &other_program(), Hook::Driver).unwrap();
+            std::os::unix::fs::chown(&theirs.file, Some(65_534), None).unwrap();
+            for error in refused(",share=ports") {
+                assert!(error.contains("another user") && !error.contains("ip link"), "{error}");
+            }
+            std::os::unix::fs::chown(&theirs.file, Some(0), None).unwrap();
+        });
+    }
+
+    #[test]
+    fn a_program_on_an_interface_above_is_told_from_one_on_the_interface() {
+        let Some([here, _there]) = xdp_namespaces() else { return };
+        let bridge = ["link", "add", "above0", "type", "bridge"];
+        if !here.inside(|| Command::new("ip").args(bridge).status()).is_ok_and(|status| status.success()) {
+            eprintln!("skipped: this kernel has no bridges");
+            return;
+        }
+        here.ip(&["link", "set", "here0", "master", "above0"]);
+        here.inside(|| {
+            let above = Interface::new("above0").unwrap().index().unwrap();
+            let other = other_program();
+            Linux::new().unwrap().attach_xdp(above, other.as_fd(), Hook::Generic, false).unwrap();
+            let error = started(&mut port(""));
+            assert!(error.contains("here0 has none") && error.contains("above it"), "{error}");
         });
     }
 

@@ -19,7 +19,7 @@
 //! | step | first | else |
 //! |---|---|---|
 //! | where the program runs | in the driver (`native`) | on Linux's own packets (`skb`), any driver |
-//! | who copies | the card (`zero-copy`), straight into our memory | the kernel, once (`copy`) |
+//! | who copies | the card (`zero-copy`; with `share` only if asked for), straight into our memory | the kernel, once (`copy`) |
 //!
 //! The kernel takes down a queue asynchronously: binding and attaching are retried while they
 //! return EBUSY, a hundred times within half a second.
@@ -206,9 +206,15 @@ impl XdpPort {
         let name = &self.spec.interface;
         let interface = Interface::new(name).map_err(|e| self.explain("open a socket", e))?;
         let (index, queues) = self.examine(&interface, mtu)?;
-        if !inherits {
+        // Rights first: who lacks them is not told how to take away what may be an IOKernel's.
+        let rights = if inherits {
+            String::new()
+        } else {
+            let remedy = "run as root, or `setcap cap_net_raw,cap_net_admin,cap_bpf+ep` this program";
+            let rights = probe().map_err(|why| self.fail(format!("{why}; {remedy}")))?;
             self.check_free(index)?;
-        }
+            format!("; {rights}")
+        };
         let owned = self.owned(&interface, prefix_len)?;
         let senders = self.senders(owned.as_ref(), network6);
         let behind = match (self.spec.share, owned) {
@@ -236,15 +242,7 @@ impl XdpPort {
             .flatten()
             .map(|caution| format!(" ({caution})"))
             .collect();
-        let found = format!("AF_XDP on {name}{behind}, queues: {queues}{cautions}");
-        if inherits {
-            return Ok(found);
-        }
-        let rights = probe().map_err(|why| {
-            let rights = "`setcap cap_net_raw,cap_net_admin,cap_bpf+ep` this program";
-            self.fail(format!("{why}; run as root, or {rights}"))
-        })?;
-        Ok(format!("{found}; {rights}"))
+        Ok(format!("AF_XDP on {name}{behind}, queues: {queues}{cautions}{rights}"))
     }
 
     fn fail(&self, why: String) -> PortError {

@@ -213,7 +213,8 @@ impl Terms<'_> {
                 self.on_tailwater(Box::new(port), there.as_ref(), client_cores)
             }
             Variant::XdpVeth => {
-                let spec = format!("veth0,gateway={CLIENT},fill-checksums");
+                // In skb mode, which is tried next, bundles are dropped.
+                let spec = format!("veth0,mode=native,gateway={CLIENT},fill-checksums");
                 self.on_tailwater(Box::new(XdpPort::new(spec.parse()?)), there.as_ref(), client_cores)
             }
             Variant::Loopback | Variant::LoopbackUnpinned => {

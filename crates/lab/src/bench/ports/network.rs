@@ -55,9 +55,9 @@ impl Namespace {
             ip(&["addr", "add", address, "dev", here.0])?;
         }
         ip(&["link", "set", here.0, "up"])?;
-        let far = |words: &[&str]| command("nsenter", &[&["-t", &holder, "-n", "ip"], words].concat());
-        far(&["addr", "add", there.1, "dev", there.0])?;
-        far(&["link", "set", there.0, "up"])
+        let inside = |words: &[&str]| command("nsenter", &[&["-t", &holder, "-n", "ip"], words].concat());
+        inside(&["addr", "add", there.1, "dev", there.0])?;
+        inside(&["link", "set", there.0, "up"])
     }
 }
 

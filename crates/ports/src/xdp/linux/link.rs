@@ -9,7 +9,7 @@ use std::io;
 
 use super::Linux;
 use crate::card::Attached;
-use tailwater_bpf::sys::{Hook, program_name};
+use tailwater_bpf::sys::Hook;
 
 /// Attach only where no program is (linux/if_link.h, `XDP_FLAGS_UPDATE_IF_NOEXIST`).
 const IF_NONE: u32 = 1;
@@ -41,9 +41,6 @@ impl Linux {
             let RouteNetlinkMessage::NewLink(message) = message else { continue };
             message.attributes.into_iter().for_each(|attribute| link.note(attribute));
         }
-        for program in &mut link.attached {
-            program.name = program_name(program.id).unwrap_or_default();
-        }
         Ok(link)
     }
 
@@ -61,15 +58,17 @@ impl Linux {
     }
 
     /// Returns the number of the program that is attached to an interface, and its hook; `None`
-    /// without one.
+    /// without one. One that the card itself runs is beside it, and keeps no other one away.
     ///
     /// # Errors
     /// Linux's.
     pub(in crate::xdp) fn attached_xdp(&mut self, interface: u32) -> io::Result<Option<(u32, Hook)>> {
         let attached = self.link(interface)?.attached;
-        Ok(attached
-            .first()
-            .map(|program| (program.id, if program.mode == "skb" { Hook::Generic } else { Hook::Driver })))
+        Ok(attached.iter().find_map(|program| match program.mode {
+            "native" => Some((program.id, Hook::Driver)),
+            "skb" => Some((program.id, Hook::Generic)),
+            _ => None,
+        }))
     }
 
     /// Attaches a program to an interface until it is replaced or taken away, also if this process
@@ -147,7 +146,7 @@ fn attached(part: &LinkXdp) -> Option<Attached> {
         LinkXdp::HwProgId(id) => ("offloaded", id),
         _ => return None,
     };
-    (id > 0).then(|| Attached { mode, id, name: String::new() })
+    (id > 0).then_some(Attached { mode, id, name: None })
 }
 
 #[cfg(test)]
@@ -162,7 +161,7 @@ mod tests {
         let mut link = Link::default();
         link.note(LinkAttribute::NumRxQueues(8));
         link.note(LinkAttribute::Xdp(parts));
-        let of = |mode, id| Attached { mode, id, name: String::new() };
+        let of = |mode, id| Attached { mode, id, name: None };
         let attached = vec![of("native", 7), of("skb", 9)];
         assert_eq!(link, Link { attached, receive_queues: 8, has_carrier: false });
     }

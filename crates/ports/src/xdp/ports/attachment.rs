@@ -25,7 +25,7 @@ pub(in crate::xdp) struct Attachment {
     /// Number of the attached program, and a descriptor of it.
     pub(super) program: u32,
     own: OwnedFd,
-    pub(super) file: PathBuf,
+    pub(in crate::xdp) file: PathBuf,
     /// Another IOKernel, or another attachment, goes on with it; so it is with one that is taken
     /// over, until this one serves.
     left: bool,
@@ -185,10 +185,7 @@ impl Drop for Attachment {
         }
         let (port, record) = (&self.port, self.record());
         let programs = record.as_ref().map_or(0, |record| record.programs.len());
-        let hook = match self.hook {
-            Hook::Driver => "xdp",
-            Hook::Generic => "xdpgeneric",
-        };
+        let hook = self.hook.word();
         if programs > 0 {
             tracing::info!(
                 port,

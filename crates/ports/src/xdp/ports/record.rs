@@ -10,6 +10,7 @@
 //! until the machine starts anew, and `/run` does not outlive that.
 
 use rustix::fs::{Access, AtFlags, CWD, accessat};
+use rustix::process::geteuid;
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::io::{self, BufReader};
@@ -65,6 +66,11 @@ impl Record {
     /// has left. If it is not, another process has changed it since.
     pub(super) fn knows(&self, attached: u32) -> bool {
         self.program == attached || self.replaced == Some(attached)
+    }
+
+    /// Returns whether the record of an interface is of another user, and so not believed.
+    pub(in crate::xdp) fn is_of_another_user(interface: &str) -> bool {
+        Self::path(interface).and_then(fs::metadata).is_ok_and(|found| found.uid() != geteuid().as_raw())
     }
 
     /// Returns whether this process may write records.

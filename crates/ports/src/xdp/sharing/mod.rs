@@ -111,10 +111,10 @@ pub(super) enum Followed {
     Ports(Box<Steering>),
 }
 
-/// What programs share with Linux, and what is known of those that do.
+/// What is followed, as [`Followed`] has it, with what is known of programs there.
 #[derive(Debug)]
 enum Shared {
-    Nothing,
+    Itself,
     Addresses(Box<Programs>),
     Ports(Box<Steering>),
 }
@@ -172,7 +172,7 @@ impl Sharing {
         followed: Followed,
     ) -> io::Result<Self> {
         let shared = match followed {
-            Followed::Itself => Shared::Nothing,
+            Followed::Itself => Shared::Itself,
             Followed::Addresses(map, gateway, latest) => {
                 Shared::Addresses(Box::new(Programs::new(map, gateway, owned.prefix_len, latest)?))
             }
@@ -204,7 +204,7 @@ impl Sharing {
     fn look(&mut self, now: Instant) -> io::Result<()> {
         let Owned { mac, ip, ip6, .. } = self.owned;
         match &mut self.shared {
-            Shared::Nothing => Ok(()),
+            Shared::Itself => Ok(()),
             Shared::Addresses(programs) => programs.look(&self.port, self.index, mac, now),
             Shared::Ports(steering) => steering.look((mac, ip, ip6), now),
         }
@@ -213,7 +213,7 @@ impl Sharing {
     /// Makes Linux find and check the stations of next hops.
     fn use_hops(&mut self) {
         match &mut self.shared {
-            Shared::Nothing => {}
+            Shared::Itself => {}
             Shared::Addresses(programs) => programs.use_hops(self.index),
             Shared::Ports(steering) => steering.use_hops(),
         }
@@ -223,7 +223,7 @@ impl Sharing {
     pub(super) fn steering(&mut self) -> Option<&mut Steering> {
         match &mut self.shared {
             Shared::Ports(steering) => Some(steering),
-            Shared::Nothing | Shared::Addresses(_) => None,
+            Shared::Itself | Shared::Addresses(_) => None,
         }
     }
 
@@ -231,7 +231,7 @@ impl Sharing {
     /// time.
     pub(crate) fn set_programs(&mut self, programs: impl IntoIterator<Item = IpAddr>) {
         match &mut self.shared {
-            Shared::Nothing => {}
+            Shared::Itself => {}
             Shared::Addresses(own) => {
                 own.set(programs, Instant::now());
                 own.enter(&self.port);
@@ -248,7 +248,7 @@ impl Sharing {
     /// Returns what the next attachment goes on with.
     pub(super) fn into_programs(self) -> Before {
         match self.shared {
-            Shared::Nothing => Before::Nothing,
+            Shared::Itself => Before::Nothing,
             Shared::Addresses(programs) => Before::Addresses(programs.theirs),
             Shared::Ports(mut steering) => {
                 // Where it cannot be taken away, as from an interface in another network namespace,
@@ -267,7 +267,7 @@ impl Sharing {
             (Shared::Addresses(programs), Before::Addresses(before)) => programs.theirs.extend(before),
             (Shared::Ports(steering), Before::Ports(absence)) => steering.resume(*absence),
             (_, Before::Nothing) => {}
-            (shared, before) => debug_assert!(false, "{before:?} of another way to share than {shared:?}"),
+            (shared, before) => unreachable!("{before:?} of another way to share than {shared:?}"),
         }
     }
 
@@ -276,7 +276,7 @@ impl Sharing {
         let early = self.looked.is_some_and(|at| now.saturating_duration_since(at) < LEAST_PAUSE);
         let due = self.next.is_none_or(|next| now >= next);
         let news = || match &self.shared {
-            Shared::Nothing => false,
+            Shared::Itself => false,
             Shared::Addresses(programs) => programs.news.has_any(),
             Shared::Ports(steering) => steering.has_news(),
         };
@@ -332,7 +332,7 @@ impl Sharing {
     /// Returns the addresses that no program may have, if they have changed since the last call.
     pub(crate) fn take_taken(&mut self) -> Option<HashSet<IpAddr>> {
         match &mut self.shared {
-            Shared::Nothing => None,
+            Shared::Itself => None,
             Shared::Addresses(programs) => {
                 core::mem::take(&mut programs.taken_changed).then(|| programs.taken.clone())
             }

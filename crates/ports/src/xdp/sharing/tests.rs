@@ -89,7 +89,7 @@ fn follow(sharing: &mut Sharing, what: &str, mut is_so: impl FnMut(&Sharing) -> 
 fn programs(sharing: &Sharing) -> &Programs {
     match &sharing.shared {
         Shared::Addresses(programs) => programs,
-        kept => panic!("programs are behind it: {kept:?}"),
+        other => panic!("programs are behind it: {other:?}"),
     }
 }
 
