@@ -224,8 +224,8 @@ pub(crate) struct Runtime {
     /// Earliest timer of its kthreads, as of the last look.
     pub(crate) next_timer: Cycles,
     /// The policy has been asked for a core for this runtime, which has none and has work; a burst
-    /// of frames asks once.
-    pub(crate) woken: bool,
+    /// of frames asks once. When it asked.
+    pub(crate) woken: Option<Cycles>,
     /// Frames that alone are no reason to lend it a core; `None` while it has one.
     pub(crate) held: Option<HeldAcks>,
     /// Events about requests that it may still cause while no tracer is connected.
@@ -344,7 +344,7 @@ impl Runtime {
             claims: Claims::default(),
             group: 0,
             next_timer: Cycles::MAX,
-            woken: false,
+            woken: None,
             held: None,
             is_ended: false,
             earlier: None,

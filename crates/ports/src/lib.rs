@@ -46,7 +46,7 @@
 //!         switch: &mut dyn Inject,
 //!     ) -> Result<usize, PortError> {
 //!         let mut sent = 0;
-//!         while sent < budget && now >= self.next {
+//!         while sent < budget && now >= self.next && (sent == 0 || switch.may_go_on(false)) {
 //!             switch.inject(&self.frame);
 //!             self.next += self.period;
 //!             sent += 1;
@@ -83,8 +83,8 @@ use std::sync::Arc;
 use tailwater_shm::{Clock, Cycles};
 use tailwater_wire::MacAddr;
 
-/// Maximum number of frames that a port may inject per [`Port::poll`], so that no port starves the
-/// rest of the loop.
+/// Maximum number of frames that a port may inject per [`Port::poll`]. The switch ends a poll that
+/// takes long before that, of a port that asks: [`Inject::may_go_on`].
 pub const PORT_BUDGET: usize = 32;
 
 /// For how long what was a program's is kept after its end, in seconds: about as long as Linux
@@ -167,6 +167,14 @@ pub trait Inject {
     fn inject_due(&mut self, frame: &[u8], due: Cycles) -> Delivery {
         let _ = due;
         self.inject(frame)
+    }
+
+    /// Returns whether the port may inject a further frame in this poll. A port asks before each
+    /// but the first, so that no port starves the rest of the loop. `took_long` says that the last
+    /// frame may have taken a microsecond of the port's own time, such as that of a system call.
+    fn may_go_on(&mut self, took_long: bool) -> bool {
+        let _ = took_long;
+        true
     }
 
     /// Returns the MAC address of the runtime or station that has `ip`, for ports that do not use
@@ -271,12 +279,16 @@ pub trait Port: Send {
         None
     }
 
-    /// Injects up to `budget` frames that are due at `now`, and returns how many. Called on every
-    /// iteration of the loop.
+    /// Injects up to `budget` frames that are due at `now`, while the switch lets it
+    /// [go on](Inject::may_go_on), and returns how many. Called on every iteration of the loop.
     ///
     /// # Errors
     /// If the port cannot go on; it is detached.
     fn poll(&mut self, now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError>;
+
+    /// Goes on with frames that a [`flush`](Self::flush) could not send. Called after each poll,
+    /// outside the time for which the receivers of its frames pay.
+    fn resume(&mut self) {}
 
     /// Returns whether the peer is a program of this very machine: one that Linux may run on the
     /// polling thread's core, which then lets it run. Called after [`start`](Self::start).

@@ -109,7 +109,7 @@ impl Port for MemoryPort {
 
     fn poll(&mut self, _now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
         let mut taken = 0;
-        while taken < budget {
+        while taken < budget && (taken == 0 || switch.may_go_on(false)) {
             match self.incoming.try_recv() {
                 Ok(frame) => {
                     switch.inject(&frame);

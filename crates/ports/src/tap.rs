@@ -133,10 +133,14 @@ impl TapPort {
         }
     }
 
-    /// Injects frames of the segment read before, up to `budget`. Returns how many.
+    /// Injects frames of the segment read before, up to `budget`, one if there is one. Returns how
+    /// many.
     fn inject_rest(&mut self, budget: usize, switch: &mut dyn Inject) -> usize {
         let Some((len, cutter)) = &mut self.rest else { return 0 };
         for count in 0..budget {
+            if count > 0 && !switch.may_go_on(false) {
+                return count;
+            }
             match cutter.next(&self.buffer[..*len], &mut self.cut) {
                 Some(frame) => {
                     switch.inject(frame);
@@ -313,11 +317,13 @@ impl Port for TapPort {
         if now < self.next_read {
             return Ok(0);
         }
-        let (mut empty, queues) = (0, self.devices.len());
+        let (mut empty, mut has_read, queues) = (0, false, self.devices.len());
         let mut frames = self.inject_rest(budget, switch);
         for i in 0..queues {
             let queue = (self.first + i) % queues;
-            while frames < budget {
+            // What a segment leaves is injected before another is read.
+            while frames < budget && self.rest.is_none() && (frames == 0 || switch.may_go_on(true)) {
+                has_read = true;
                 match read(&self.devices[queue], &mut self.buffer) {
                     Ok(len) if self.spec.offload => {
                         self.rest = Cutter::new(&mut self.buffer[..len]).map(|cutter| (len, cutter));
@@ -342,7 +348,7 @@ impl Port for TapPort {
         }
         if empty == queues {
             self.next_read = now.saturating_add(self.recheck);
-        } else if frames == budget {
+        } else if has_read {
             // Another queue is first next time, so that the first does not starve the others.
             self.first = (self.first + 1) % queues;
         }

@@ -70,8 +70,8 @@ impl Allocator {
                 let since = self.cores[at].since;
                 late = Some((from, since));
                 self.take_back(world, at, from, now, now);
-                let waited = now.saturating_sub(since);
-                self.charge_late_service(world, at, from.runtime, Some(runtime), waited, now);
+                let since = since.max(now.saturating_sub(self.bounds.longest_wait));
+                self.charge_late_service(world, at, from.runtime, Some(runtime), since, now);
             } else {
                 let Some(kind) = take_from(world, from, only_if_idle) else {
                     return self.lose_idle(world, from, started, now);
@@ -132,7 +132,7 @@ impl Allocator {
             && error != Errno::SRCH
             && let Some(runtime) = world.runtimes.get_mut(runtime)
         {
-            runtime.woken = false;
+            runtime.woken = None;
             self.announce(at);
         }
         world.charge(runtime, Work::Refused, (self.stopwatch)().saturating_sub(started), now);
@@ -251,7 +251,7 @@ impl Allocator {
     fn grant(&mut self, world: &mut World, to: KthreadId, core: CoreId) {
         let runtime = world.runtimes.runtime_of(to);
         runtime.groups.gain(to.index);
-        runtime.woken = false;
+        runtime.woken = None;
         runtime.held = None;
         runtime.stats.counters.grants.add(1);
         let kthread = &mut runtime.kthreads[usize::from(to.index)];

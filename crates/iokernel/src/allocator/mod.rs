@@ -529,9 +529,10 @@ impl Lender for Allocator {
     fn wakeup(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
         let Some(runtime) = world.runtimes.get_mut(id) else { return };
         runtime.held = None;
-        if runtime.is_ended || runtime.is_left_alone(now) || core::mem::replace(&mut runtime.woken, true) {
+        if runtime.is_ended || runtime.is_left_alone(now) || runtime.woken.is_some() {
             return;
         }
+        runtime.woken = Some(now);
         self.decide(world, Event::Arrival(id), now);
     }
 

@@ -18,10 +18,12 @@
 //! on it or did not cede it before it was signalled, is charged to the program's tenant
 //! ([`tenant`](crate::tenant)), and so is the time of a core that it asked for and did not use. A
 //! service that is late pays once it is bypassed, or has not started for so long that another one
-//! takes the core, and for services of other tenants only: one without poll points cedes within 20
-//! us of its signal, and owes nothing. The services that wait are the claimant or next owner of the
-//! core and all that have work, no core, and may have this one: otherwise many programs of one
-//! user, each of which is late, would hand a core on among themselves at no cost.
+//! takes the core, also if Linux let an ordinary thread run there instead. It pays for services of
+//! other tenants only, and not for the time before they asked for a core, where that is known: one
+//! without poll points cedes within 20 us of its signal, and owes nothing. The services that wait
+//! are the claimant or next owner of the core and all that have work, no core, and may have this
+//! one: otherwise many programs of one user, each of which is late, would hand a core on among
+//! themselves at no cost.
 //!
 //! Programs whose tenant owes too much are
 //! [demoted](tailwater_sched::alloc::RuntimeLook::is_demoted): they compete as best-effort ones,
@@ -83,8 +85,8 @@ impl Allocator {
             runtime.groups.lose(from.index);
         }
         self.follow(world, at, next, kind, decided, now);
-        let waited = now.saturating_sub(decided).min(self.timing.grace + self.bounds.bypass);
-        self.charge_late_service(world, at, from.runtime, None, waited, now);
+        let since = decided.max(now.saturating_sub(self.timing.grace + self.bounds.bypass));
+        self.charge_late_service(world, at, from.runtime, None, since, now);
         self.look_beside(world, from, now);
         if matches!(next, Ok(None)) {
             self.announce(at);
@@ -245,16 +247,17 @@ impl Allocator {
     }
 
     /// Charges a service from which the core at `at` was taken because it had not ceded it, or not
-    /// started on it, if a service of another tenant has waited for that core meanwhile: the
-    /// `claimant`, the next owner, or one that has work and no core. What the polling thread was
-    /// late itself is not charged.
+    /// started on it, for the longest time for which a service of another tenant has waited for
+    /// that core from `since` on: the `claimant`, the next owner, or one that has work and no core.
+    /// One that asked for a core by a frame has waited from then on; when the work of others began
+    /// is not known, and they count as if they had waited all the time.
     pub(super) fn charge_late_service(
         &mut self,
         world: &mut World,
         at: usize,
         late: RuntimeId,
         claimant: Option<RuntimeId>,
-        waited: Cycles,
+        since: Cycles,
         now: Cycles,
     ) {
         if self.class_of(late) == Class::BestEffort {
@@ -277,8 +280,13 @@ impl Allocator {
                 && !self.observation.runtime(id).is_some_and(RuntimeLook::is_demoted)
                 && (next == Some(id) || could_run(id))
         };
-        if self.ledger.runtimes().iter().any(waits) {
-            self.charge_core(world, late, waited.min(self.bounds.longest_wait), now);
+        let waited = |id: RuntimeId| {
+            let asked = world.runtimes.get(id).and_then(|runtime| runtime.woken).unwrap_or(since);
+            now.saturating_sub(asked.max(since))
+        };
+        let waiting = self.ledger.runtimes().iter().copied().filter(waits);
+        if let Some(waited) = waiting.map(waited).max() {
+            self.charge_core(world, late, waited, now);
         }
     }
 

@@ -151,6 +151,7 @@ impl Switch {
             // Before the frame is put into a ring: the flow groups move to the kthread that gets
             // the core.
             lender.wakeup(world, id, now);
+            self.slow = true;
         }
         let Some(runtime) = world.runtimes.get_mut(id) else { return Delivery::Unknown };
         let to_service = runtime.spec.class == Class::LatencyCritical;

@@ -29,7 +29,7 @@ use crate::world::{Lender, World};
 pub(super) const TURN_FRAMES: usize = 64;
 /// Number of frames between two readings of the clock, unless one of them was large, was sent to a
 /// port or a group, or was checked whole.
-const CLOCK_FRAMES: usize = 8;
+pub(super) const CLOCK_FRAMES: usize = 8;
 /// Number of bytes above which a frame is large: copying it takes as long as another frame.
 const LARGE: usize = 2_048;
 /// Number of egress rings above which the look at them is charged: 0.1 us, or 1 if each is a cache
@@ -260,7 +260,8 @@ impl Switch {
         let end = (self.stopwatch)();
         let took = end.saturating_sub(core::mem::replace(at, end)).min(self.timing.longest_turn);
         let tenant = world.runtimes.tenants.get_mut(sender.tenant);
-        self.turns.charge(&mut tenant.tag, class, took);
+        let cost = tenant.cost_of_turn(took);
+        self.turns.charge(&mut tenant.tag, class, cost);
         if self.to_services > 0 {
             let read = self.timing.read * Cycles::from(self.to_services);
             tenant.charge_reading(read, now);

@@ -14,9 +14,10 @@
 //! [`Lender::hold`]: crate::world::Lender::hold
 //!
 //! An iteration takes frames out of egress rings for [4 us](Timing::iteration), in the
-//! [turns](crate::tenant::turns) of the tenants, and frames out of each port for as long, at most
-//! [`PORT_BUDGET`]. Reading a port is charged to the turns of the tenants that the frames are for.
-//! So hand-offs are followed every few microseconds however much traffic there is.
+//! [turns](crate::tenant::turns) of the tenants, and frames out of each port for as long, one at
+//! least. Reading a port is charged to the turns of the tenants that the frames are for. So
+//! hand-offs are followed every few microseconds for each port, and one frame of each, however much
+//! traffic there is.
 //!
 //! | module | does |
 //! |---|---|
@@ -41,7 +42,7 @@
 //! | more frames than its receivers or a port take | dropped and counted once it has had its share of the ring or of the port's queue ([`shares`]) |
 //! | broadcasts and multicasts without end | dropped beyond a number of copies ([`broadcast`]), and always before unicast |
 //! | more frames than its turn takes | they wait in its rings |
-//! | answers to a flood from a port | they wait for the turns of others: its tenant pays for the reading ([`ports`]) |
+//! | answers to a flood from a port | its tenant pays for the reading with up to three quarters of its turns ([`ports`]) |
 //! | a frame that it passes on to the [earlier instance](crate::control::directory) of its program, or says so of | it reaches that one alone, unchecked: both are of one tenant |
 //! | frames to a port above the network's MTU | dropped and counted, no offence: a sender cannot know that a peer has moved |
 //! | frames without end from a best-effort program to a service | they take a sixteenth of a core ([`crate::tenant`]) |
@@ -67,7 +68,7 @@ mod tests;
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
-use tailwater_ports::{Attachment, PORT_BUDGET, Port};
+use tailwater_ports::{Attachment, Port};
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::ring::FrameBuffer;
 use tailwater_shm::{Clock, Cycles};
@@ -166,8 +167,6 @@ struct PortLine {
     local: bool,
     /// Time of its last poll.
     polled: Cycles,
-    /// Number of frames that it may inject in the next poll.
-    budget: usize,
     /// The senders' shares of its queues.
     shares: Vec<Shares>,
 }
@@ -216,7 +215,6 @@ impl Switch {
                     port: Some(port),
                     dirty: false,
                     polled: 0,
-                    budget: PORT_BUDGET,
                     shares: Vec::new(),
                 })
                 .collect(),

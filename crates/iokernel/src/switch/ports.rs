@@ -1,16 +1,18 @@
 //! Frames out of ports: every port injects up to its budget, and the switch routes each frame at
 //! once.
 //!
-//! A port is read for as long as all turns of an iteration take together: its budget is the number
-//! of frames that took so long at its last poll, one at least. Reading a TAP device is a system
-//! call of 1 us for each frame, so without that a flood from Linux would keep every frame of a
-//! service waiting for 32 of them.
+//! A port is read for as long as all turns of an iteration take together: it asks before each
+//! further frame ([`Inject::may_go_on`]), so one frame is always read, however long that takes. The
+//! clock is read where a frame may have taken long, and after every eighth. Reading a TAP device is
+//! a system call of 1 us for each frame, so without that a flood from Linux would keep every frame
+//! of a service waiting for 32 of them.
 //!
-//! Who sent a frame from a port is not known to be anyone's tenant, so the time is charged to the
-//! tenants that the frames are for, in equal parts for each frame, also for those that a rule or a
-//! full ring drops. It is charged to their [turns](crate::tenant::turns): while others send, the
-//! answers of a program that is flooded wait. Time for frames that are for no program, for groups
-//! or for other ports is charged to none; the budget bounds it.
+//! The sender of a frame from a port is no tenant; its time is charged to the tenant of the
+//! receiver, also if a rule or a full ring drops the frame. The time of a poll is divided equally
+//! among its frames, and what falls to frames for groups, for other ports or for no program is
+//! charged to none. It is [collected](crate::tenant::Tenant::cost_of_turn) with the tenant's turns,
+//! of which it takes three quarters at most: while others send, a flooded program has fewer turns
+//! for its answers, but it has some.
 
 use std::net::{IpAddr, Ipv4Addr};
 use tailwater_ports::{Delivery, Inject, PORT_BUDGET};
@@ -20,6 +22,7 @@ use tailwater_shm::ring::{FIRST_LINE_FRAME, MIN_FRAME};
 use tailwater_wire::MacAddr;
 
 use super::absent::station_of;
+use super::egress::CLOCK_FRAMES;
 use super::mac::Destination;
 use super::source::{Origin, Private};
 use super::{Switch, check};
@@ -28,27 +31,39 @@ use crate::trace::Arrival;
 use crate::world::{Lender, World};
 
 impl Switch {
-    /// Lets every port inject up to its budget. Returns the number of frames injected.
+    /// Lets every port inject for a while. Returns the number of frames injected.
     pub(crate) fn poll_ports(&mut self, world: &mut World, lender: &mut impl Lender, now: Cycles) -> usize {
         let mut injected = 0;
         for number in 0..self.ports.len() {
             let Some(mut port) = self.ports[number].port.take() else { continue };
             let polled = core::mem::replace(&mut self.ports[number].polled, now);
-            let budget = self.ports[number].budget;
             let origin = number as u16;
             self.addressees.clear();
+            self.slow = false;
             let began = (self.stopwatch)();
-            let mut injector = Injector { switch: self, world, lender, origin, now, polled };
-            let result = port.poll(now, budget, &mut injector);
+            let until = began.saturating_add(self.timing.iteration);
+            let mut injector = Injector {
+                switch: self,
+                world,
+                lender,
+                origin,
+                now,
+                polled,
+                until,
+                asked: 0,
+                is_over: false,
+            };
+            let result = port.poll(now, PORT_BUDGET, &mut injector);
             self.uncork(world);
             match result {
                 Ok(count) => {
-                    injected += count;
+                    if count > 0 {
+                        injected += count;
+                        self.charge_port_time(count, began, world);
+                    }
+                    port.resume();
                     self.ports[number].port = Some(port);
                     self.flush_answers(origin, world, now);
-                    if count > 0 {
-                        self.charge_reading(number, count, began, world);
-                    }
                 }
                 Err(error) => {
                     world.stats.ports()[number].failed.set(1);
@@ -63,17 +78,14 @@ impl Switch {
     }
 
     /// Charges the tenants that frames were for with the time since `began`, in which a port has
-    /// injected `count` of them, and sets the port's next budget.
-    fn charge_reading(&mut self, port: usize, count: usize, began: Cycles, world: &mut World) {
-        let took = (self.stopwatch)().saturating_sub(began).max(1);
-        let fit = self.timing.iteration.saturating_mul(count as Cycles) / took;
-        self.ports[port].budget = fit.clamp(1, PORT_BUDGET as Cycles) as usize;
+    /// injected `count` of them.
+    fn charge_port_time(&mut self, count: usize, began: Cycles, world: &mut World) {
+        let most = self.timing.longest_turn;
+        let took = (self.stopwatch)().saturating_sub(began).min(most);
         for (id, frames) in self.addressees.drain(..) {
             let Some(runtime) = world.runtimes.get(id) else { continue };
-            let (tenant, class) = (runtime.tenant, runtime.spec.class);
-            let tenant = world.runtimes.tenants.get_mut(tenant);
             let part = took * Cycles::from(frames) / count as Cycles;
-            self.turns.charge_reading(&mut tenant.tag, class, part, self.timing.longest_turn);
+            world.runtimes.tenants.get_mut(runtime.tenant).charge_port_time(part, most);
         }
     }
 
@@ -96,6 +108,11 @@ struct Injector<'a, L> {
     now: Cycles,
     /// Time of the port's previous poll.
     polled: Cycles,
+    /// When the port is to stop,
+    until: Cycles,
+    /// how often it has asked, and whether that time has come.
+    asked: usize,
+    is_over: bool,
 }
 
 impl<L: Lender> Inject for Injector<'_, L> {
@@ -107,6 +124,16 @@ impl<L: Lender> Inject for Injector<'_, L> {
     #[inline]
     fn inject_due(&mut self, frame: &[u8], due: Cycles) -> Delivery {
         self.take(frame, Some(due))
+    }
+
+    #[inline]
+    fn may_go_on(&mut self, took_long: bool) -> bool {
+        self.asked += 1;
+        if core::mem::take(&mut self.switch.slow) || took_long || self.asked >= CLOCK_FRAMES {
+            self.asked = 0;
+            self.is_over = (self.switch.stopwatch)() >= self.until;
+        }
+        !self.is_over
     }
 
     fn resolve(&self, ip: Ipv4Addr) -> Option<MacAddr> {

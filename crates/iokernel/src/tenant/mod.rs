@@ -125,6 +125,8 @@ pub(crate) struct Tenant {
     /// Of all its programs.
     pub(crate) kthreads: u32,
     pub(crate) tag: Tag,
+    /// Time for which ports were read for it and that its turns have not paid yet.
+    port_time: Cycles,
     pub(crate) polling: Account,
     pub(crate) wakes: Account,
     /// By the class of the programs that owe it.
@@ -160,6 +162,22 @@ impl Tenant {
         let account = &mut self.cores[class as usize];
         account.charge(time * CORE_PARTS / cores, 1, now);
         account.limit(prices.bounds.core_depth + prices.bounds.most, now);
+    }
+
+    /// Charges the time in which a port was read for it. More than `most` is not owed.
+    #[inline]
+    pub(crate) fn charge_port_time(&mut self, time: Cycles, most: Cycles) {
+        self.port_time = self.port_time.saturating_add(time).min(most);
+    }
+
+    /// Returns what a turn that took `took` costs: up to four times as much, until the time for
+    /// which ports were read for the tenant is paid. So whoever sends through a port costs a tenant
+    /// three quarters of its turns at most.
+    #[inline]
+    pub(crate) fn cost_of_turn(&mut self, took: Cycles) -> Cycles {
+        let paid = self.port_time.min(3 * took);
+        self.port_time -= paid;
+        took + paid
     }
 
     /// Charges the time in which services read frames of its best-effort programs.

@@ -43,16 +43,6 @@ impl Turns {
         };
         tag.0 = self.now.0.max(tag.0).saturating_add(took.saturating_mul(cost));
     }
-
-    /// Charges what was read for a program of this class, which is done whether or not it is the
-    /// tenant's turn. So the tenant's next turn begins no later than `most` from now because of
-    /// it: the virtual time stands still while no tenant sends.
-    #[inline]
-    pub(crate) fn charge_reading(&self, tag: &mut Tag, class: Class, took: Cycles, most: Cycles) {
-        let latest = Tag(self.now.0.saturating_add(most)).max(*tag);
-        self.charge(tag, class, took);
-        *tag = latest.min(*tag);
-    }
 }
 
 #[cfg(test)]
@@ -107,18 +97,6 @@ mod tests {
         assert!(had[0] >= 10_000 * TURN, "{had:?}");
         let (before, after) = (10_000 * TURN, had[0] - 10_000 * TURN);
         assert!(after.abs_diff(had[1]) < before / 20, "{had:?}");
-    }
-
-    #[test]
-    fn what_is_read_for_one_that_does_not_send_delays_its_next_turn_by_a_bounded_time() {
-        let (turns, mut tag) = (Turns { now: Tag(1_000) }, Tag::default());
-        turns.charge_reading(&mut tag, LatencyCritical, TURN, 5 * TURN);
-        assert_eq!(tag, Tag(1_000 + TURN));
-        (0..1_000).for_each(|_| turns.charge_reading(&mut tag, BestEffort, TURN, 5 * TURN));
-        assert_eq!(tag, Tag(1_000 + 5 * TURN));
-        let mut later = Tag(9_000);
-        turns.charge_reading(&mut later, LatencyCritical, TURN, 5 * TURN);
-        assert_eq!(later, Tag(9_000), "what it owes for its own turns is not forgiven");
     }
 
     #[test]

@@ -203,6 +203,10 @@ impl Inject for InnerSwitch<'_> {
         Delivery::Delivered
     }
 
+    fn may_go_on(&mut self, took_long: bool) -> bool {
+        self.switch.may_go_on(took_long)
+    }
+
     fn resolve(&self, ip: Ipv4Addr) -> Option<MacAddr> {
         self.switch.resolve(ip)
     }
@@ -264,17 +268,23 @@ impl Port for FaultPort {
         let now_ns = self.clock.to_ns(now);
         let mut entrance = InnerSwitch { link: &mut self.inward, now_ns, switch: &mut *switch };
         let mut moved = self.inner.poll(now, budget, &mut entrance)?;
-        for _ in 0..budget {
+        let mut passed = 0;
+        while passed < budget && (passed == 0 || switch.may_go_on(false)) {
             let Some(frame) = self.inward.poll(now_ns) else { break };
             switch.inject(&frame);
-            moved += 1;
+            passed += 1;
         }
+        moved += passed;
         moved += self.pass_outward(budget);
         if moved > 0 {
             self.account.inward.set(self.inward.counters());
             self.account.outward.set(self.outward.counters());
         }
         Ok(moved)
+    }
+
+    fn resume(&mut self) {
+        self.inner.resume();
     }
 
     fn transmit(&mut self, now: Cycles, frame: &[u8]) -> bool {

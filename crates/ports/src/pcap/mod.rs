@@ -268,7 +268,7 @@ impl Port for PcapPort {
     fn poll(&mut self, now: Cycles, budget: usize, switch: &mut dyn Inject) -> Result<usize, PortError> {
         let Some(replay) = self.replay.as_mut().filter(|replay| !replay.finished) else { return Ok(0) };
         let mut frames = 0;
-        while frames < budget {
+        while frames < budget && (frames == 0 || switch.may_go_on(false)) {
             match replay.due(now, &self.clock, self.spec.fast) {
                 Ok(Some(packet)) => {
                     frames += 1;

@@ -188,15 +188,17 @@ impl Queue {
         &self.socket
     }
 
-    /// Passes up to `budget` received frames to `take` and returns their chunks to the kernel.
-    /// Returns how many.
+    /// Passes up to `budget` received frames to `take`, which returns whether it takes a further
+    /// one, and returns their chunks to the kernel. Returns how many.
     #[inline]
-    pub(crate) fn receive(&mut self, budget: usize, mut take: impl FnMut(&mut [u8])) -> usize {
+    pub(crate) fn receive(&mut self, budget: usize, mut take: impl FnMut(&mut [u8]) -> bool) -> usize {
         if matches!(self.known, Known::Nothing) {
             self.take_up();
         }
-        let count = self.receive.readable().min(budget as u32);
-        for _ in 0..count {
+        let readable = self.receive.readable().min(budget as u32);
+        let (mut count, mut goes_on) = (0, true);
+        while count < readable && goes_on {
+            count += 1;
             let descriptor = self.receive.read();
             let Some((chunk, start)) = self.locate(&descriptor) else {
                 self.invalid += 1;
@@ -205,7 +207,7 @@ impl Queue {
             // SAFETY: `locate` checked that the range lies in one receive chunk, which is ours
             // until it is put on the fill ring below; `&mut self` keeps all other code of this
             // process away.
-            take(unsafe {
+            goes_on = take(unsafe {
                 core::slice::from_raw_parts_mut(self.memory.base().add(start), descriptor.len as usize)
             });
             self.fill.write(chunk);

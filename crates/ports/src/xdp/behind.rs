@@ -16,11 +16,11 @@ pub(super) enum Behind {
 }
 
 impl Behind {
-    /// Takes up the latest view, and injects frames that wait; returns how many.
-    pub(super) fn poll(&mut self, switch: &mut dyn Inject) -> usize {
+    /// Takes up the latest view, and injects frames that wait, up to `budget`; returns how many.
+    pub(super) fn poll(&mut self, budget: usize, switch: &mut dyn Inject) -> usize {
         match self {
-            Self::Addresses(it) => it.poll(switch),
-            Self::Ports(it) => it.poll(switch),
+            Self::Addresses(it) => it.poll(budget, switch),
+            Self::Ports(it) => it.poll(budget, switch),
         }
     }
 

@@ -365,14 +365,19 @@ impl Port for XdpPort {
         }
         let (mut frames, count) = (0, self.queues.len());
         if let Some(translation) = &mut self.translation {
-            frames += translation.poll(switch);
+            // The rest of the budget is for the queues.
+            frames += translation.poll(budget.div_ceil(2), switch);
             for frame in translation.take_ready() {
                 let number = flow(&frame) % count.max(1);
                 let sent = self.queues.get_mut(number).is_some_and(|queue| queue.send(&frame));
                 self.account.send_full.fetch_add(u64::from(!sent), Ordering::Relaxed);
             }
         }
+        let mut goes_on = true;
         for i in 0..count {
+            if !goes_on {
+                break;
+            }
             let queue = &mut self.queues[(self.first + i) % count];
             let (fill, account, translation) =
                 (self.spec.fill_checksums, &self.account, &mut self.translation);
@@ -381,27 +386,31 @@ impl Port for XdpPort {
                 if fill && checksum::complete(frame) {
                     account.completed.fetch_add(1, Ordering::Relaxed);
                 }
-                if let Some(translation) = translation.as_mut()
-                    && !translation.enter(frame, |ip| switch.station(ip))
-                {
-                    return;
+                let is_for_us = match translation.as_mut() {
+                    Some(translation) => translation.enter(frame, |ip| switch.station(ip)),
+                    None => true,
+                };
+                if is_for_us {
+                    switch.inject(frame);
                 }
-                switch.inject(frame);
+                goes_on = switch.may_go_on(false);
+                goes_on
             });
             frames += taken;
             queue.wake_receiver();
-            if queue.has_unsent() {
-                queue.flush();
-            }
             if queue.invalid != seen {
                 account.invalid.fetch_add(queue.invalid - seen, Ordering::Relaxed);
             }
         }
-        if frames >= budget {
+        if frames >= budget || !goes_on {
             // Another queue is first next time, so that the first does not starve the others.
             self.first = (self.first + 1) % count.max(1);
         }
         Ok(frames)
+    }
+
+    fn resume(&mut self) {
+        self.flush();
     }
 
     fn transmit(&mut self, now: Cycles, frame: &[u8]) -> bool {

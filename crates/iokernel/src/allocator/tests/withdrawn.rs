@@ -106,8 +106,9 @@ fn the_words_of_a_program_that_can_be_lent_no_core_are_not_read_until_its_kthrea
 }
 
 /// A service is lent the core in each pause of another one, which then has work again, and does not
-/// start. Returns after how many ticks the other one is lent the core, for each time.
-fn waits_for_one_that_does_not_start(user: Option<u32>) -> Vec<u32> {
+/// start for `alone` ns before that. Returns after how many ticks the other one is lent the core,
+/// for each time, and whether the one that does not start owes too much then.
+fn waits_for_one_that_does_not_start(user: Option<u32>, alone: u64) -> (Vec<u32>, bool) {
     let mut sandbox = Sandbox::new(1, Vec::new());
     sandbox.add_of(user, 0, 1, 0, LatencyCritical);
     sandbox.add_of(user, SERVICE, 1, 0, LatencyCritical);
@@ -115,6 +116,7 @@ fn waits_for_one_that_does_not_start(user: Option<u32>) -> Vec<u32> {
     let wait = |_| {
         (0..3).for_each(|_| sandbox.tick());
         assert!(matches!(sandbox.peer(0).grant(0).0, Grant::Run { .. }));
+        sandbox.pass(alone);
         sandbox.peer(SERVICE).queue(0, 1);
         let now = sandbox.now;
         sandbox.alloc.wakeup(&mut sandbox.world, RuntimeId(SERVICE), now);
@@ -130,15 +132,24 @@ fn waits_for_one_that_does_not_start(user: Option<u32>) -> Vec<u32> {
         sandbox.pass(1_000);
         ticks
     };
-    (0..20).map(wait).collect()
+    let waits = (0..20).map(wait).collect();
+    (waits, sandbox.world.owes_cores(RuntimeId(0), sandbox.now))
 }
 
 #[test]
 fn a_service_that_does_not_start_pays_for_what_one_of_another_tenant_waits() {
-    // A quantum of the services each time, until a millisecond is owed.
-    let waits = waits_for_one_that_does_not_start(None);
-    assert!(waits[..11].iter().all(|&ticks| ticks >= 17), "{waits:?}");
-    assert_eq!(waits[11..], [0; 9], "{waits:?}");
-    let waits = waits_for_one_that_does_not_start(Some(7));
+    // Most of a quantum of the services each time, until a millisecond is owed.
+    let (waits, owes) = waits_for_one_that_does_not_start(None, 0);
+    assert!(owes);
+    assert!(waits[..12].iter().all(|&ticks| ticks >= 17), "{waits:?}");
+    assert_eq!(waits[12..19], [0; 7], "{waits:?}");
+    let (waits, _) = waits_for_one_that_does_not_start(Some(7), 0);
     assert!(waits.iter().all(|&ticks| ticks >= 17), "nothing is charged within a tenant: {waits:?}");
+}
+
+#[test]
+fn a_service_that_does_not_start_pays_nothing_for_the_time_in_which_no_other_asked_for_its_core() {
+    let (waits, owes) = waits_for_one_that_does_not_start(None, 500_000);
+    assert_eq!(waits, [0; 20]);
+    assert!(!owes);
 }

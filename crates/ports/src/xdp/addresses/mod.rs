@@ -153,17 +153,18 @@ impl Translation {
         Self { latest, view, gateway, answers: BTreeMap::new(), counts }
     }
 
-    /// Takes up the latest view, and injects the answers that wait; returns how many.
-    pub(super) fn poll(&mut self, switch: &mut dyn Inject) -> usize {
+    /// Takes up the latest view, and injects answers that wait, up to `budget`; returns how many.
+    pub(super) fn poll(&mut self, budget: usize, switch: &mut dyn Inject) -> usize {
         if let Some(view) = self.latest.take() {
             self.view = view;
         }
-        let count = self.answers.len();
-        // Nothing is taken while there is nothing: this is each poll's path.
-        if count > 0 {
-            for frame in core::mem::take(&mut self.answers).into_values() {
-                switch.inject(&frame);
-            }
+        let mut count = 0;
+        while count < budget
+            && (count == 0 || switch.may_go_on(false))
+            && let Some((_, frame)) = self.answers.pop_first()
+        {
+            switch.inject(&frame);
+            count += 1;
         }
         count
     }

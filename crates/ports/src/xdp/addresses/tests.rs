@@ -4,8 +4,8 @@ use std::cell::RefCell;
 use tailwater_testkit::frames::{arp, ipv6, udp};
 use tailwater_wire::{Addresses, Checksums, Icmpv6Message, Neighbour};
 
-use crate::Delivery;
 use crate::xdp::ways::Prefix;
+use crate::{Delivery, PORT_BUDGET};
 
 const OWN: MacAddr = MacAddr([0x0a, 1, 2, 3, 4, 5]);
 const ROUTER: MacAddr = MacAddr([0x0a, 9, 9, 9, 9, 9]);
@@ -138,7 +138,7 @@ fn the_gateway_is_answered_for_and_frames_to_it_go_to_linuxs_next_hops() {
     assert_eq!(port.judge(&discovery(asks, PROGRAM6, ip6)), Outward::Answered);
     assert!(port.has_answers());
     let mut seen = Seen::default();
-    assert_eq!(port.poll(&mut seen), 2);
+    assert_eq!(port.poll(PORT_BUDGET, &mut seen), 2);
     assert!(!port.has_answers());
     let [arp_answer, nd_answer] = &seen.0.get_mut()[..] else { panic!("two answers") };
     assert_eq!((&arp_answer[..6], &arp_answer[22..28]), (&mac.0[..], &GATEWAY.mac().0[..]));
@@ -204,7 +204,7 @@ fn a_program_that_asks_much_for_the_gateway_takes_no_others_answer() {
     }
     assert_eq!(port.judge(&arp(HOST, GATEWAY.ip)), Outward::Answered);
     let mut seen = Seen::default();
-    assert_eq!(port.poll(&mut seen), 2);
+    assert_eq!(port.poll(PORT_BUDGET, &mut seen), 2);
     let to: Vec<MacAddr> =
         seen.0.get_mut().iter().map(|frame| MacAddr(*frame.first_chunk().unwrap())).collect();
     assert_eq!(to, [MacAddr::derived(PROGRAM), MacAddr::derived(HOST)]);
@@ -214,7 +214,7 @@ fn a_program_that_asks_much_for_the_gateway_takes_no_others_answer() {
 fn a_new_view_is_taken_up_at_the_next_poll() {
     let mut port = translation(Some(GATEWAY));
     port.latest.set(View { own: ROUTER, ways: vec![way([0; 4], 0, Some(OWN))] });
-    port.poll(&mut Seen::default());
+    port.poll(PORT_BUDGET, &mut Seen::default());
     let mut frame = udp(PROGRAM, Ipv4Addr::new(192, 0, 2, 1), (1, 2), 60);
     frame[..6].copy_from_slice(&GATEWAY.mac().0);
     let left = outward(&mut port, &frame).expect("it leaves");

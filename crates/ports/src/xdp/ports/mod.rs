@@ -217,7 +217,7 @@ pub(super) struct Translation {
     /// EtherType. A later one replaces an earlier one, so no program takes another's place.
     answers: BTreeMap<([u8; 6], u16), Vec<u8>>,
     /// Frames for programs of this machine that wait for the next poll.
-    returning: Vec<Vec<u8>>,
+    returning: VecDeque<Vec<u8>>,
     /// Frames of programs that wait for the station of a neighbour, and since when: the latest of
     /// each. They are judged once more before they leave.
     waiting: BTreeMap<(Ipv4Addr, IpAddr), (Instant, Vec<u8>)>,
@@ -247,7 +247,7 @@ impl Translation {
             wanted,
             gateway,
             answers: BTreeMap::new(),
-            returning: Vec::new(),
+            returning: VecDeque::new(),
             waiting: BTreeMap::new(),
             ready: Vec::new(),
             heard: HashMap::new(),
@@ -259,24 +259,25 @@ impl Translation {
         }
     }
 
-    /// Takes up the latest view, and injects frames that wait; returns how many.
-    pub(super) fn poll(&mut self, switch: &mut dyn Inject) -> usize {
+    /// Takes up the latest view, and injects frames that wait, up to `budget`; returns how many.
+    pub(super) fn poll(&mut self, budget: usize, switch: &mut dyn Inject) -> usize {
         if let Some(view) = self.latest.take() {
             (self.view, self.now) = (view, Instant::now());
             self.forget();
             self.release_waiting();
         }
-        let count = self.answers.len() + self.returning.len();
-        // Nothing is taken while there is nothing: this is each poll's path.
-        if count > 0 {
-            for frame in core::mem::take(&mut self.answers).into_values() {
+        let mut count = 0;
+        while count < budget && (count == 0 || switch.may_go_on(false)) {
+            if let Some((_, frame)) = self.answers.pop_first() {
                 switch.inject(&frame);
-            }
-            for mut frame in core::mem::take(&mut self.returning) {
+            } else if let Some(mut frame) = self.returning.pop_front() {
                 if self.try_enter(&mut frame, false, |ip| switch.station(ip)).is_some() {
                     switch.inject(&frame);
                 }
+            } else {
+                break;
             }
+            count += 1;
         }
         count
     }
@@ -469,7 +470,7 @@ impl Translation {
         }
         let mut copy = frame.to_vec();
         self.leave(&mut copy, Some(self.view.own));
-        self.returning.push(copy);
+        self.returning.push_back(copy);
         Outward::Answered
     }
 

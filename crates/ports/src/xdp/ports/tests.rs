@@ -1,5 +1,5 @@
 use super::*;
-use crate::Delivery;
+use crate::{Delivery, PORT_BUDGET};
 use proptest::prelude::*;
 use tailwater_testkit::frames::{arp, ipv6, udp};
 use tailwater_wire::{Addresses, Checksums, IpProtocol, Sum, UdpDatagram};
@@ -223,14 +223,14 @@ fn programs_reach_each_other_by_the_hosts_address() {
     assert_eq!(wire.judge(&frame), Outward::Answered);
     let mut switch = Seen::default();
     assert!(wire.has_answers());
-    wire.poll(&mut switch);
+    wire.poll(PORT_BUDGET, &mut switch);
     let [came] = &switch.0[..] else { panic!("{} frames", switch.0.len()) };
     assert_eq!((&came[26..30], &came[30..34]), (&HOST.octets()[..], &A.octets()[..]));
     assert!(is_whole(came) && came[..6] == MacAddr::derived(A).0);
     // Linux's port: nothing comes back.
     frame[36..38].copy_from_slice(&22u16.to_be_bytes());
     wire.judge(&frame);
-    wire.poll(&mut switch);
+    wire.poll(PORT_BUDGET, &mut switch);
     assert_eq!(switch.0.len(), 1);
 }
 
@@ -244,10 +244,10 @@ fn a_frame_waits_for_its_neighbour_and_leaves_when_linux_has_found_it() {
     assert_eq!(wire.judge(&frame), Outward::Answered);
     assert_eq!(wanted.take(), [IpAddr::V4(NEIGHBOUR)]);
     let mut switch = Seen::default();
-    wire.poll(&mut switch);
+    wire.poll(PORT_BUDGET, &mut switch);
     assert!(wire.take_ready().is_empty());
     latest.set(all_known());
-    wire.poll(&mut switch);
+    wire.poll(PORT_BUDGET, &mut switch);
     let ready = wire.take_ready();
     assert_eq!(ready.len(), 1);
     assert!(ready[0][..6] == NEIGHBOUR_MAC.0 && is_whole(&ready[0]));
@@ -272,7 +272,7 @@ fn a_frame_waits_for_its_neighbour_and_leaves_when_linux_has_found_it() {
             next.programs.clear();
         }
         latest.set(next);
-        wire.poll(&mut switch);
+        wire.poll(PORT_BUDGET, &mut switch);
         assert!(wire.take_ready().is_empty() && wire.waiting.is_empty());
         assert_eq!(wire.counts.no_next_hop.load(Ordering::Relaxed), u64::from(late));
     }
@@ -298,7 +298,7 @@ fn linux_checks_a_neighbour_that_is_stale_or_known_by_its_frames_only() {
     latest.set(view([]));
     wire.checked.0 -= CHECK_PAUSE;
     let mut switch = Seen::default();
-    wire.poll(&mut switch);
+    wire.poll(PORT_BUDGET, &mut switch);
     let mut question = datagram_of((NEIGHBOUR, HOST), (9, 53), OWN);
     question[6..12].copy_from_slice(&NEIGHBOUR_MAC.0);
     assert!(wire.enter(&mut question, station));
@@ -307,7 +307,7 @@ fn linux_checks_a_neighbour_that_is_stale_or_known_by_its_frames_only() {
     // One that has sent nothing for a minute may have another station.
     wire.heard.values_mut().for_each(|(_, heard)| *heard -= HEARD);
     latest.set(view([]));
-    wire.poll(&mut switch);
+    wire.poll(PORT_BUDGET, &mut switch);
     assert_eq!(wire.judge(&frame), Outward::Answered, "it waits");
 }
 
@@ -339,7 +339,7 @@ fn the_gateway_answers_and_ipv6_is_translated_too() {
     let mut wire = translation(all_known());
     assert_eq!(wire.judge(&arp(A, GATEWAY.ip)), Outward::Answered);
     let mut switch = Seen::default();
-    wire.poll(&mut switch);
+    wire.poll(PORT_BUDGET, &mut switch);
     assert_eq!(switch.0[0][22..28], GATEWAY.mac().0);
     let datagram = |from: Ipv6Addr, to: Ipv6Addr, ports: (u16, u16)| {
         let mut bytes =
