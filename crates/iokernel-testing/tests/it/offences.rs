@@ -134,7 +134,11 @@ fn a_user_whose_many_services_keep_cores_is_charged_for_what_an_honest_one_waits
         let theirs = programs.iter().filter(|program| program.name != "service");
         theirs.map(|program| program.counters.late_ns.get()).sum::<u64>() > 1_000_000
     });
-    assert_eq!(iokernel.stats.polling.expelled.get(), 0, "a registration ends for a lie only");
+    assert_eq!(
+        iokernel.stats.polling.expelled.get(),
+        0,
+        "no registration ends for what a correct runtime may do"
+    );
 }
 
 #[test]

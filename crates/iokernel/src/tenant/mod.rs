@@ -8,7 +8,8 @@
 //!
 //! One law holds for all time that a program takes from others: it is measured where it is spent,
 //! and charged to the program's tenant. A tenant that owes more than [its depth](Bounds::depth)
-//! waits until it has paid, and that is the only sanction. A registration ends for a lie.
+//! waits until it has paid, and that is the only sanction. A registration ends only for what
+//! no correct runtime does.
 //!
 //! | account | charged | parts | while it owes too much |
 //! |---|---|---|---|
