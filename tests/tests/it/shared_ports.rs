@@ -319,8 +319,12 @@ fn ports_that_others_have_are_refused_with_who_has_them() {
     let Some(()) = scene.refused("udp:9", &["part="]) else { return };
     // So is the interface itself, to another IOKernel.
     let attached = scene.attached();
-    let why = text(&scene.start_at(&socket_name("shared-ports-other"), &words, &[]).finish().stderr);
-    assert!(why.contains("here0") && why.contains("another process has an AF_XDP socket"), "{why}");
+    for more in [&[][..], &["--check"]] {
+        let finished = scene.start_at(&socket_name("shared-ports-other"), &words, more).finish();
+        let why = text(&finished.stderr) + &text(&finished.stdout);
+        assert!(why.contains("here0") && why.contains("another process has an AF_XDP socket"), "{why}");
+        assert!(!finished.status.success(), "{why}");
+    }
     assert_eq!(scene.attached(), attached);
     scene.ask((SHARED, 7).into(), b"still there");
     // What is reserved stays so for the next start of a service, whose programs wait for it.

@@ -19,7 +19,7 @@ use super::program::ports::redirect_ports;
 use super::program::{self, KERNEL, Maps, Owned, Settings};
 use super::sharing::{Addresses, address_map};
 use super::ways::{Prefix, Ways};
-use super::{MAX_MTU, MAX_QUEUES, Share, XdpMode, XdpPort, ZeroCopy};
+use super::{MAX_MTU, MAX_QUEUES, SMALL_CHUNK, Share, XdpMode, XdpPort, ZeroCopy};
 use crate::PortError;
 use crate::card::{Attached, keep_tags};
 use crate::sys::interface::Interface;
@@ -128,7 +128,11 @@ impl XdpPort {
 
     /// Returns a bound socket on each queue.
     fn open_all(&self, (index, count): (u32, u32), chunk: u32, hook: Hook) -> Result<Vec<Queue>, PortError> {
-        (0..count).map(|number| self.open(index, number, chunk, hook)).collect()
+        let zero_copy = match (self.spec.zero_copy, hook) {
+            (ZeroCopy::Auto, Hook::Generic) => ZeroCopy::Off,
+            (zero_copy, _) => zero_copy,
+        };
+        (0..count).map(|number| self.open(index, number, chunk, zero_copy)).collect()
     }
 
     /// Returns the maps of the program, with what belongs to Linux.
@@ -200,14 +204,19 @@ impl XdpPort {
         })
     }
 
-    /// Checks that no program is attached to the interface, except one that an earlier IOKernel has
-    /// left there for the next one.
+    /// Checks that no program is attached to the interface, except one that an earlier IOKernel,
+    /// which does not run any more, has left there for the next one.
     pub(super) fn check_free(&self, index: u32) -> Result<(), PortError> {
         let is_free = match self.spec.share {
             Share::Ports => attachment::is_left(&self.spec.interface, index),
             _ => Linux::new().and_then(|mut linux| Ok(linux.attached_xdp(index)?.is_none())),
         };
         match is_free {
+            // What is left may be of one that runs, which has a socket there. One that copies
+            // changes nothing of the card.
+            Ok(true) if self.spec.share == Share::Ports => {
+                self.open(index, 0, SMALL_CHUNK, ZeroCopy::Off).map(drop)
+            }
             Ok(true) => Ok(()),
             Ok(false) => Err(self.beside_another(index, "attach the redirect program")),
             Err(error) => Err(self.unread_program(&error)),
@@ -246,7 +255,7 @@ impl XdpPort {
     }
 
     /// Returns a bound socket on queue `number`.
-    fn open(&self, index: u32, number: u32, chunk: u32, hook: Hook) -> Result<Queue, PortError> {
+    fn open(&self, index: u32, number: u32, chunk: u32, zero_copy: ZeroCopy) -> Result<Queue, PortError> {
         let queue = Queue::open(chunk).map_err(|error| match error {
             OpenError::Socket(e) => self.explain("make an AF_XDP socket", e),
             OpenError::Register(e) => self.explain("register frame memory", e),
@@ -264,8 +273,7 @@ impl XdpPort {
             )),
             error => self.explain(what, error),
         };
-        let zero_copy = self.spec.zero_copy;
-        if zero_copy == ZeroCopy::Required || (zero_copy == ZeroCopy::Auto && hook == Hook::Driver) {
+        if zero_copy != ZeroCopy::Off {
             match bind(libc::XDP_ZEROCOPY) {
                 Ok(()) => return Ok(queue),
                 Err(error) if zero_copy == ZeroCopy::Required => {
@@ -511,25 +519,16 @@ mod tests {
             let (mut linux, other) = (Linux::new().unwrap(), other_program());
             let number = bpf::program_number(&other).unwrap();
             // Tests may lack the right to read the name.
-            let name = match bpf::program_name(number) {
-                Ok(name) => {
-                    assert_eq!(name, "tailwater");
-                    format!("{name}, ")
-                }
-                Err(error) => {
-                    assert_eq!(error, Errno::PERM);
-                    String::new()
-                }
-            };
+            let name = bpf::program_name(number);
+            assert!(name == Ok("tailwater".to_owned()) || name == Err(Errno::PERM), "{name:?}");
+            let name = name.map(|name| format!("{name}, ")).unwrap_or_default();
             for (hook, mode) in [(Hook::Driver, "native"), (Hook::Generic, "skb")] {
                 for share in ["", ",share", ",share=ports"] {
                     linux.attach_xdp(index, other.as_fd(), hook, false).unwrap();
                     let errors = refused(share);
                     for error in &errors {
-                        assert!(
-                            error.contains(&format!("program {number} ({name}{mode}")),
-                            "{share}: {error}"
-                        );
+                        let named = error.contains(&format!("program {number} ({name}{mode}"));
+                        assert!(named, "{share}: {error}");
                     }
                     let command = errors[0].split('`').find(|part| part.starts_with("ip link set ")).unwrap();
                     here.ip(&command.split(' ').skip(1).collect::<Vec<_>>());
