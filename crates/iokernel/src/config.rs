@@ -256,6 +256,10 @@ impl Config {
     /// # Errors
     /// [`ConfigError::Value`] with the key and what is allowed.
     pub fn check(&self) -> Result<(), ConfigError> {
+        if self.socket.contains(",user=") {
+            let expected = "an IOKernel listens at an address alone; ,user=UID is for those who connect";
+            return Err(out_of_range("socket", format!("{:?}", self.socket), expected));
+        }
         if let Err(ControlError::Address { path, why }) = check_address(&self.socket) {
             return Err(out_of_range("socket", format!("{path:?}"), why));
         }
@@ -506,12 +510,12 @@ mod tests {
             ("network = \"224.0.0.0\"", "network"),
             ("socket = \"\"", "socket"),
             ("socket = \"@\"", "socket"),
+            ("socket = \"@tw,user=1000\"", "socket"),
             ("managed-cores = []", "managed-cores"),
             ("managed-cores = [1, 2, 1]", "managed-cores"),
             ("managed-cores = \"1-3\"\ncore = 2", "managed-cores"),
             ("[ports]\nhost-ip = \"10.77.0.1\"", "ports.host-ip"),
             ("[[grant]]\nusers = 1000\nkthreads = 0", "grant.kthreads"),
-            ("[[grant]]\nusers = 1000\nprograms = 0", "grant.programs"),
             ("pool-start = \"10.78.0.1\"", "pool-start"),
             ("pool-start = \"10.77.255.255\"", "pool-start"),
             ("network6 = \"fd00:7477::1\"", "network6"),

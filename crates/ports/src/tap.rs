@@ -230,8 +230,8 @@ impl TapPort {
                 format!("cannot {what}: this kernel passes no long segments; add offload=off")
             }
             Errno::INVAL if Interface::new(name).is_ok_and(|interface| interface.index().is_ok()) => format!(
-                "cannot {what}: there is a device {name} already, of another kind or with one queue in place of several; \
-                 choose another name"
+                "cannot {what}: there is a device {name} already, of another kind, or made for several queues while \
+                 one is asked for (queues=1), or the reverse; give it the other queues=, or choose another name"
             ),
             other => format!("cannot {what}: {other}"),
         })

@@ -236,12 +236,12 @@ pub enum AttachError {
         /// User of this program.
         ours: u32,
     },
-    /// The IOKernel refused the registration, or the address is that of no socket.
+    /// The IOKernel refused the registration.
     #[error("{socket}: {why}")]
     Refused {
         /// The control socket.
         socket: String,
-        /// The IOKernel's reason, or what is wrong with the address.
+        /// The IOKernel's reason.
         why: String,
     },
     /// The cpuset of this process has none of the cores that the IOKernel lends.

@@ -44,7 +44,7 @@ pub struct Grant {
     pub guaranteed: u32,
     /// Maximum number of kthreads, and so of cores held at once.
     pub kthreads: u32,
-    /// Maximum number of programs.
+    /// Maximum number of programs; with 0 users may ask, and register nothing.
     pub programs: u32,
     /// Maximum number of bytes of shared memory; `None`: a quarter of `max-region-bytes` for each
     /// user.
@@ -98,10 +98,9 @@ impl Grant {
         if let Some(asked) = self.connections.filter(|asked| !(1..=most).contains(asked)) {
             return Err(("grant.connections", asked.to_string(), format!("1 to {most}")));
         }
-        for (key, value) in [("grant.kthreads", self.kthreads), ("grant.programs", self.programs)] {
-            if value == 0 {
-                return wrong(key, value.to_string(), "at least 1; leave the table out to permit nothing");
-            }
+        if self.kthreads == 0 {
+            let expected = "at least 1; programs = 0 lets users ask, and register nothing";
+            return wrong("grant.kthreads", self.kthreads.to_string(), expected);
         }
         if self.classes.is_empty() {
             return wrong("grant.classes", "none".to_owned(), "at least one class: a program has one");

@@ -89,12 +89,15 @@ fn a_grant_permits_no_more_than_it_says() {
         "[[grant]]\nusers = \"alice\"\nnames = [\"web-*\", \"db\"]\naddresses = \"10.77.1.0/24\"\n\
          classes = [\"latency-critical\"]\nguaranteed = 1\nkthreads = 4",
     );
+    // As of a user who reads the statistics only.
+    let asks = authority("[[grant]]\nusers = \"alice\"\nprograms = 0");
     let alice = user(ALICE, &[]);
     let service = |name: &str| request(name, Class::LatencyCritical);
     let at = |host: [u8; 4]| Register { ip: Some(host.into()), ..service("db") };
     assert_eq!(ruling(&small, &alice, &batch("any name")), Ok(Some(0)));
     assert_eq!(ruling(&large, &alice, &Register { guaranteed: 1, ..at([10, 77, 1, 9]) }), Ok(Some(0)));
     for (authority, request, words) in [
+        (&asks, batch("a"), "have 0 of at most 0"),
         (&small, service("a"), "\"latency-critical\" to `classes` of [[grant]] 1"),
         (&small, Register { guaranteed: 1, ..batch("a") }, "raises `guaranteed` of [[grant]] 1"),
         (&small, Register { ip: Some([10, 77, 1, 9].into()), ..batch("a") }, "adds it to `addresses`"),
@@ -161,6 +164,7 @@ fn mistakes_in_a_grant_are_refused_with_what_is_wrong() {
         ("users = 1\naddresses = \"fd00::/64\"", "IPv4"),
         ("users = 1\nnames = \"\"", "printable"),
         ("users = 1\nconnections = 1000", "connections"),
+        ("users = 1\nkthreads = 0", "programs = 0"),
     ] {
         let error = Config::from_toml(&format!("[[grant]]\n{keys}")).unwrap_err().to_string();
         assert!(error.contains(words), "{keys}: {error}");

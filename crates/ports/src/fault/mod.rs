@@ -42,11 +42,7 @@ impl FromStr for FaultSpec {
                 spec.seed = value(key, given, "a number", |v| v.parse().ok())?;
                 continue;
             }
-            let (inward, outward, name) = match key.split_once('.') {
-                Some(("in", name)) => (true, false, name),
-                Some(("out", name)) => (false, true, name),
-                _ => (true, true, key),
-            };
+            let (inward, outward, name) = directions(key);
             for link in [(inward, &mut spec.inward), (outward, &mut spec.outward)] {
                 if let (true, link) = link {
                     set(link, key, name, given)?;
@@ -66,16 +62,29 @@ impl FaultSpec {
             let expected = "impairs nothing: give loss, duplicate, corrupt, reorder, delay, jitter or rate";
             return Err(OptionError::new(text, expected));
         }
-        let default = LinkSpec::default();
-        for link in links {
-            if link.queue_frames != default.queue_frames && link.rate_bps == 0 {
-                return Err(OptionError::new("queue", "only with rate= in the same direction"));
-            }
-            if link.reorder_delay_ns != default.reorder_delay_ns && link.reorder_ppb == 0 {
-                return Err(OptionError::new("reorder-delay", "only with reorder= in the same direction"));
+        for (key, _) in words(text)? {
+            let (inward, outward, name) = directions(key);
+            let (needed, of_link): (_, fn(&LinkSpec) -> bool) = match name {
+                "queue" => ("rate", |link| link.rate_bps > 0),
+                "reorder-delay" => ("reorder", |link| link.reorder_ppb > 0),
+                _ => continue,
+            };
+            if !(inward && of_link(&self.inward) || outward && of_link(&self.outward)) {
+                let expected = format!("only with {needed}= in the same direction");
+                return Err(OptionError::new(key, expected));
             }
         }
         Ok(())
+    }
+}
+
+/// Returns whether a word is for the frames towards the runtimes, whether for those away from them,
+/// and the word without the prefix that says so.
+fn directions(key: &str) -> (bool, bool, &str) {
+    match key.split_once('.') {
+        Some(("in", name)) => (true, false, name),
+        Some(("out", name)) => (false, true, name),
+        _ => (true, true, key),
     }
 }
 
@@ -334,6 +343,10 @@ mod tests {
         assert_eq!((spec.inward.loss_ppb, spec.outward.loss_ppb), (10_000_000, 20_000_000));
         assert_eq!((spec.inward.delay_ns, spec.outward.delay_ns), (5_000_000, 0));
         assert_eq!((spec.outward.rate_bps, spec.inward.queue_frames, spec.seed), (100_000_000, 50, 7));
+        // A word for both directions has an effect in one.
+        for one in ["in.rate=1mbit,queue=50", "out.reorder=1%,reorder-delay=2ms"] {
+            assert!(one.parse::<FaultSpec>().is_ok(), "{one}");
+        }
         // With the part that is wrong: the key, or what it is given.
         for (bad, word) in [
             ("loss", "loss"),
@@ -349,8 +362,9 @@ mod tests {
             ("seed=7", "seed=7"),
             ("loss=0%,in.delay=0s", "loss=0%,in.delay=0s"),
             ("loss=1%,queue=10", "queue"),
-            ("loss=1%,in.rate=1mbit,out.queue=10", "queue"),
-            ("in.reorder=1%,out.reorder-delay=2ms", "reorder-delay"),
+            ("loss=1%,queue=1000", "queue"),
+            ("loss=1%,in.rate=1mbit,out.queue=10", "out.queue"),
+            ("in.reorder=1%,out.reorder-delay=2ms", "out.reorder-delay"),
             ("loss=1%,loss=2%", "loss=2%"),
         ] {
             assert_eq!(bad.parse::<FaultSpec>().unwrap_err().word, word);

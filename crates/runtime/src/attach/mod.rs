@@ -73,7 +73,12 @@ fn failed(socket: &str) -> impl Fn(ControlError) -> AttachError {
                 AttachError::Socket { socket, action, source: source.into(), hint }
             }
             ControlError::OtherUser { theirs, ours, .. } => AttachError::OtherUser { socket, theirs, ours },
-            ControlError::Address { why, .. } => AttachError::Refused { socket, why: why.to_owned() },
+            ControlError::Address { why, .. } => AttachError::Socket {
+                socket,
+                action: "use this address",
+                source: Errno::INVAL.into(),
+                hint: format!("; {why}"),
+            },
             error @ (ControlError::Malformed { .. }
             | ControlError::TooLong
             | ControlError::Descriptors
@@ -284,6 +289,14 @@ fn answer(control: &OwnedFd, path: &str) -> Result<(ServerMessage, Vec<OwnedFd>)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_address_that_no_socket_can_have_is_an_invalid_setting_and_no_refusal() {
+        let error = failed("")(tailwater_shm::control::dial("").unwrap_err());
+        assert!(error.to_string().contains("@NAME"), "{error}");
+        let AttachError::Socket { source, .. } = error else { panic!("{error}") };
+        assert_eq!(Errno::from_io_error(&source), Some(Errno::INVAL));
+    }
 
     #[test]
     fn a_core_that_linux_gives_no_thread_of_this_process_is_told_from_one_that_it_does() {
