@@ -1,8 +1,8 @@
 //! `tailwater demo`: a service and a batch job share cores, on Tailwater and on Linux, in one run.
 //!
 //! Owns the order of the run: checks, noise, calibration, then both systems in turn at each load,
-//! so that a change of the machine's speed affects both. Prints the table meanwhile, then the
-//! verdict, and last writes file and plot, so that no file costs the verdict. [`tailwater_testbed`]
+//! so that a change of the machine's speed affects both. Prints the table meanwhile, writes file
+//! and plot, and prints the verdict, also if a file could not be written. [`tailwater_testbed`]
 //! measures the points.
 //!
 //! | module | owns |
@@ -58,11 +58,13 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     };
     let demo = Demo { course, testbed };
     let outcome = demo.measure(args, machine)?;
+    // Neither does a file that cannot be written cost the verdict, nor a closed output the files.
+    let written = output::write(&args.json, |out| Ok(out.write_all(outcome.to_json()?.as_bytes())?))
+        .and_then(|()| output::write(&args.svg, |out| Ok(out.write_all(plot::draw(&outcome).as_bytes())?)));
     print(&format!("\n{}", outcome::describe_work(&outcome.points)))?;
     print(&format!("\n{}", outcome::describe_account(&outcome.points)))?;
     print(&format!("\n{}", outcome.verdict.join("\n")))?;
-    output::write(&args.json, |out| Ok(out.write_all(outcome.to_json()?.as_bytes())?))?;
-    output::write(&args.svg, |out| Ok(out.write_all(plot::draw(&outcome).as_bytes())?))?;
+    written?;
     Ok(print(&format!("\nnumbers in {}, plot in {}", args.json.display(), args.svg.display()))?)
 }
 

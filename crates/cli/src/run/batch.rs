@@ -26,7 +26,7 @@ use tailwater_batch::usage::{Account, Usage};
 use tailwater_batch::{Conditions, follow};
 use tailwater_host::BatchGroup;
 use tailwater_iokernel::config::CoreList;
-use tailwater_testbed::machine::{core_list, usable_cores};
+use tailwater_testbed::machine::core_list;
 use tailwater_testbed::note;
 
 use super::{find_program, wait};
@@ -116,8 +116,12 @@ pub fn run(args: &BatchArgs, iokernel: &str, name: Option<&str>, program: &[OsSt
         // Before the wait: a wrong name is not looked for at the IOKernel.
         find_program(name)?;
     }
+    let also = also_cores(args)?;
     wait::for_iokernel(iokernel);
-    let cores = cores(args, iokernel)?;
+    let mut cores = lent_cores(iokernel)?;
+    cores.extend(also);
+    cores.sort_unstable();
+    cores.dedup();
     let notice = |name: String| Notice {
         name,
         pid: std::process::id().cast_signed(),
@@ -145,21 +149,18 @@ pub fn run(args: &BatchArgs, iokernel: &str, name: Option<&str>, program: &[OsSt
     }
 }
 
-/// Returns the cores that a job may use: those that the IOKernel lends, and others that were named.
-fn cores(args: &BatchArgs, iokernel: &str) -> anyhow::Result<Vec<usize>> {
-    let mut cores = lent_cores(iokernel)?;
-    let usable = usable_cores();
-    for core in args.also_cores.iter().flat_map(|list| &list.0).copied().map(usize::from) {
-        anyhow::ensure!(
-            usable.contains(&core),
-            "--also-cores: core {core} is not among the cores that this process may use: {}",
-            core_list(&usable)
-        );
-        cores.push(core);
+/// Returns the cores that were named beside the managed ones. They are compared with those that the
+/// machine has: a job may use more of them than this process, which may have been bound to some.
+fn also_cores(args: &BatchArgs) -> anyhow::Result<Vec<usize>> {
+    let named = args.also_cores.as_ref().map_or(&[][..], |list| &list.0);
+    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok();
+    let online = online.and_then(|list| CoreList::from_str(&list).ok());
+    if let Some(online) = online
+        && let Some(core) = named.iter().find(|core| !online.0.contains(core))
+    {
+        anyhow::bail!("--also-cores: this machine has no core {core}; its cores: {online}");
     }
-    cores.sort_unstable();
-    cores.dedup();
-    Ok(cores)
+    Ok(named.iter().map(|&core| core.into()).collect())
 }
 
 /// Returns the cores that the IOKernel at this socket lends.

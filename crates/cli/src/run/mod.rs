@@ -199,7 +199,9 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         command.env("TAILWATER_IOKERNEL", &*args.iokernel);
         if !wait::for_iokernel(&args.iokernel) {
             let socket = &*args.iokernel;
-            note!("tailwater run: still no IOKernel listens at {socket}; the program is started without one");
+            note!(
+                "tailwater run: still no IOKernel listens at {socket}; the program is started, and looks for one itself"
+            );
         }
         // A program as it is registers when it first uses a socket.
         if !args.posix

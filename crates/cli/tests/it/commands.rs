@@ -78,6 +78,7 @@ fn misuse_is_explained() {
         (&["load", "127.0.0.1:1", "--rate", "1", "--json", "/nonexistent/a"], "cannot write /nonexistent/a"),
         (&["load", "127.0.0.1:1", "--rate", "1", "--json", "a.json", "--csv", "a.json"], "two files"),
         (&["trace", "--out", "/nonexistent/a"], "cannot write /nonexistent/a"),
+        (&["run", "--batch", "--also-cores", "1023", "--", "true"], "no core 1023"),
     ] {
         let output = run(words);
         assert_eq!(output.status.code(), Some(1), "{words:?}");
