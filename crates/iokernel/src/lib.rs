@@ -57,7 +57,7 @@ pub use control::predecessor::process_at;
 pub use control::reload::{Changes, ReloadError, Reloader};
 pub use kernel::{End, IoKernel, StartError};
 
-pub use machine::{CoreError, Cores, neighbours, raise_descriptor_limit};
+pub use machine::{CoreError, Cores, neighbours, online_cores, raise_descriptor_limit};
 pub use macs::Macs;
 pub use real_time::{NoRealTime, real_time};
 pub use runtime::EndReason;

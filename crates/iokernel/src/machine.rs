@@ -228,10 +228,14 @@ pub(crate) fn may_rank() -> bool {
         && thread::Builder::new().spawn(there_and_back).is_ok_and(|thread| thread.join().unwrap_or(false))
 }
 
+/// Returns the machine's cores that are on-line; none where Linux does not say which.
+pub fn online_cores() -> Vec<CoreId> {
+    parse_list(&fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default())
+}
+
 /// Returns how many of the machine's cores are not among so many of the IOKernel.
 pub(crate) fn cores_elsewhere(ours: usize) -> usize {
-    let online = fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    parse_list(&online).len().saturating_sub(ours)
+    online_cores().len().saturating_sub(ours)
 }
 
 fn list(cores: &[CoreId]) -> String {

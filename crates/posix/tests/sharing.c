@@ -401,8 +401,8 @@ static void late_wait_cases(const int *s, int fd) {
     }
 }
 
-/* A mask for a wait opens a signal that comes at any time around the beginning of the wait, which ends
- * by it. */
+/* A mask for a wait opens a signal that comes at any time around the beginning of the wait, which
+ * ends by it. */
 static void opened_cases(int fd, int set) {
     enum { TIMES = 500 };
     sigset_t alarm, before;
@@ -426,7 +426,7 @@ static void *wait_opened(void *argument) {
     return (void *)(intptr_t)look_somehow(6, 0, *(int *)argument, must);
 }
 
-/* The same of the second of two threads that wait for a set, where the signal is for that thread. */
+/* The same of the second of two threads that wait for a set: the signal is for that thread. */
 static void opened_of_two_cases(const int *s, int set) {
     pthread_t threads[2];
     void *result;
@@ -449,8 +449,8 @@ static void opened_of_two_cases(const int *s, int set) {
     sigprocmask(SIG_SETMASK, &before, 0);
 }
 
-/* One that is pending when a wait opens it: the wait has no time, or data, or, of Linux's side of the
- * set alone. */
+/* A signal that is pending when a wait opens it. The wait has no time, or it has data, or it has
+ * data of Linux's side of the set alone. */
 static void pending_cases(const int *s, const int *pipes, int set) {
     static const char *const has_names[] = {"no time", "data", "data of Linux"};
     char one;
@@ -501,9 +501,9 @@ static int waits_for_lock(pid_t process) {
     return found;
 }
 
-/* A handler ends a wait also if the thread gets no core when the signal comes, and for longer than the
- * library waits for it. The thread may be without any core as well, and not wait yet when the signal
- * comes: one wait of twenty has to end. */
+/* A handler ends a wait also if the thread gets no core when the signal comes, and for longer than
+ * the library waits for it. The thread may be without any core as well, and not wait yet when the
+ * signal comes: one wait of twenty has to end. */
 static void busy_core_cases(const int *s) {
     enum { LIMIT = 40 * MUST_NOT };
     struct timespec until;

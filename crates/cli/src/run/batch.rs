@@ -153,11 +153,9 @@ pub fn run(args: &BatchArgs, iokernel: &str, name: Option<&str>, program: &[OsSt
 /// machine has: a job may use more of them than this process, which may have been bound to some.
 fn also_cores(args: &BatchArgs) -> anyhow::Result<Vec<usize>> {
     let named = args.also_cores.as_ref().map_or(&[][..], |list| &list.0);
-    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").ok();
-    let online = online.and_then(|list| CoreList::from_str(&list).ok());
-    if let Some(online) = online
-        && let Some(core) = named.iter().find(|core| !online.0.contains(core))
-    {
+    let online = CoreList(tailwater_iokernel::online_cores().iter().map(|core| core.0).collect());
+    let absent = named.iter().find(|core| !online.0.contains(core));
+    if let Some(core) = absent.filter(|_| !online.0.is_empty()) {
         anyhow::bail!("--also-cores: this machine has no core {core}; its cores: {online}");
     }
     Ok(named.iter().map(|&core| core.into()).collect())

@@ -166,7 +166,7 @@ pub unsafe fn masked(
     let result = match bits {
         Some(&bits) if resident::mask() != Some(bits) => {
             let _call = Call::at_home();
-            let has_handled = resident::go_home_within().is_some() && time != Some(Duration::ZERO);
+            let has_handled = has_handled_at_home(time);
             let found = resident::with_mask(bits, |is_due| {
                 let is_over = is_due || has_handled;
                 let found = wait(if is_over { Some(Duration::ZERO) } else { time });
@@ -177,6 +177,21 @@ pub unsafe fn masked(
         _ => wait(time),
     };
     answer_int(result.map(|found| found as c_int))
+}
+
+/// Goes home, in the middle of a call; returns whether a handler has run that ends a wait of this
+/// time. One that is not to wait ends by itself.
+fn has_handled_at_home(time: Option<Duration>) -> bool {
+    resident::go_home_within().is_some() && time != Some(Duration::ZERO)
+}
+
+/// As [`has_handled_at_home`], for a time of the C interface.
+///
+/// # Safety
+/// `time` is null or valid.
+pub unsafe fn ends_at_home(time: *const timespec) -> bool {
+    // SAFETY: the caller's contract.
+    has_handled_at_home(unsafe { duration(time) })
 }
 
 /// Returns whether a wait can have this time: the kernel refuses others (`EINVAL`).
@@ -232,7 +247,7 @@ unsafe extern "C" fn ppoll(
         }
         let fds_here = slice(fds, count);
         if ready::served(fds_here).is_none() {
-            let is_over = resident::go_home_within().is_some() && duration(time) != Some(Duration::ZERO);
+            let is_over = ends_at_home(time);
             let time = if is_over { &raw const ready::NOW } else { time };
             let found = real::ppoll(fds, count, time, mask);
             return if is_over && found == 0 { real::fail(libc::EINTR) } else { found };

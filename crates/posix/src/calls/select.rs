@@ -4,7 +4,7 @@
 //! `fd_set` has: libevent's have room for the descriptors that it knows.
 
 use super::answer_int;
-use super::events::{duration, is_time, masked};
+use super::events::{duration, ends_at_home, is_time, masked};
 use crate::file::Errno;
 use crate::{ready, real};
 use core::time::Duration;
@@ -135,7 +135,7 @@ unsafe extern "C" fn pselect(
         let sets = [reads, writes, excepts].map(|set| Bits::of(set, bits));
         let mut fds = asked(sets, bits);
         if ready::served(&fds).is_none() {
-            let is_over = resident::go_home_within().is_some() && duration(time) != Some(Duration::ZERO);
+            let is_over = ends_at_home(time);
             if is_over && ready::poll(&mut fds, Some(Duration::ZERO)) == Ok(0) {
                 return real::fail(libc::EINTR);
             }
