@@ -113,7 +113,8 @@ pub fn check(config: &Config, start: Start) -> Vec<Finding> {
     findings
 }
 
-/// Returns the options of the port alone: what is published, whoever publishes it judges.
+/// Returns the options of the port without the published ports: the caller judges these, since it
+/// publishes them.
 fn uplink(config: &Config) -> PortOptions {
     PortOptions { publish: Vec::new(), ..config.ports.clone() }
 }

@@ -184,7 +184,7 @@ fn costs(evidence: &Evidence) -> Vec<(Cause, &Cost, String)> {
             taken,
             format!(
                 "other programs ran on its cores for {} of the time while kthreads waited for these, most of \
-                 it {} of control group {}. Keep it off the lent cores (taskset, a cpuset), or give the \
+                 it {} of control group {}. Keep it off the managed cores (taskset, a cpuset), or give the \
                  IOKernel other cores (managed-cores).",
                 part(taken),
                 chief(taken),

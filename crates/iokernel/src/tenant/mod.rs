@@ -8,8 +8,8 @@
 //!
 //! One law holds for all time that a program takes from others: it is measured where it is spent,
 //! and charged to the program's tenant. A tenant that owes more than [its depth](Bounds::depth)
-//! waits until it has paid, and that is the only sanction. A registration ends only for what
-//! no correct runtime does.
+//! waits until it has paid, and that is the only sanction. A registration ends only for what no
+//! correct runtime does.
 //!
 //! | account | charged | parts | while it owes too much |
 //! |---|---|---|---|
@@ -172,8 +172,8 @@ impl Tenant {
     }
 
     /// Returns what a turn that took `took` costs: up to four times as much, until the time for
-    /// which ports were read for the tenant is paid. So whoever sends through a port costs a tenant
-    /// three quarters of its turns at most.
+    /// which ports were read for the tenant is paid. So senders behind a port cost a tenant three
+    /// quarters of its turns at most.
     #[inline]
     pub(crate) fn cost_of_turn(&mut self, took: Cycles) -> Cycles {
         let paid = self.port_time.min(3 * took);
