@@ -34,13 +34,15 @@ impl Switch {
     /// Lets every port inject for a while. Returns the number of frames injected.
     pub(crate) fn poll_ports(&mut self, world: &mut World, lender: &mut impl Lender, now: Cycles) -> usize {
         let mut injected = 0;
+        // When a port begins: when the last one that injected anything ended. One that has nothing
+        // costs no reading of the clock.
+        let mut began = (self.stopwatch)();
         for number in 0..self.ports.len() {
             let Some(mut port) = self.ports[number].port.take() else { continue };
             let polled = core::mem::replace(&mut self.ports[number].polled, now);
             let origin = number as u16;
             self.addressees.clear();
             self.slow = false;
-            let began = (self.stopwatch)();
             let until = began.saturating_add(self.timing.iteration);
             let mut injector = Injector {
                 switch: self,
@@ -59,11 +61,15 @@ impl Switch {
                 Ok(count) => {
                     if count > 0 {
                         injected += count;
-                        self.charge_port_time(count, began, world);
+                        let took = (self.stopwatch)().saturating_sub(began);
+                        self.charge_port_time(count, took, world);
                     }
                     port.resume();
                     self.ports[number].port = Some(port);
                     self.flush_answers(origin, world, now);
+                    if count > 0 {
+                        began = (self.stopwatch)();
+                    }
                 }
                 Err(error) => {
                     world.stats.ports()[number].failed.set(1);
@@ -77,11 +83,11 @@ impl Switch {
         injected
     }
 
-    /// Charges the tenants that frames were for with the time since `began`, in which a port has
-    /// injected `count` of them.
-    fn charge_port_time(&mut self, count: usize, began: Cycles, world: &mut World) {
+    /// Charges the tenants that frames were for with the `took` in which a port has injected
+    /// `count` of them.
+    fn charge_port_time(&mut self, count: usize, took: Cycles, world: &mut World) {
         let most = self.timing.longest_turn;
-        let took = (self.stopwatch)().saturating_sub(began).min(most);
+        let took = took.min(most);
         for (id, frames) in self.addressees.drain(..) {
             let Some(runtime) = world.runtimes.get(id) else { continue };
             let part = took * Cycles::from(frames) / count as Cycles;
