@@ -10,7 +10,7 @@ use core::hint::spin_loop;
 use core::sync::atomic::{AtomicU32, Ordering, fence};
 use std::sync::Arc;
 use std::time::Duration;
-use tailwater_shm::control::Class;
+use tailwater_shm::control::ProgramClass;
 use tailwater_shm::layout::RuntimeEnds;
 use tailwater_shm::park::Sleep;
 use tailwater_shm::priority;
@@ -118,7 +118,7 @@ impl RawKthread {
     /// Wakes the IOKernel if it sleeps, after frames were sent: it may while only best-effort
     /// runtimes have cores.
     pub fn ring_from_core(&self) {
-        if self.shared.class == Class::BestEffort {
+        if self.shared.class == ProgramClass::BestEffort {
             self.shared.ring_if_asleep();
         }
     }
@@ -293,7 +293,7 @@ pub(crate) fn raw_kthread(ring_bytes: u32) -> (RawKthread, IoKernelEnds) {
     let shared = Arc::new(Shared {
         region,
         welcome,
-        class: Class::LatencyCritical,
+        class: ProgramClass::LatencyCritical,
         doorbell: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
         seat: None,
         stop: AtomicBool::new(false),

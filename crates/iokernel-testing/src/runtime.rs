@@ -9,7 +9,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 use tailwater_shm::board::Board;
 use tailwater_shm::control::{
-    self, Class, ClientMessage, ControlError, Instance, Register, ServerMessage, Welcome,
+    self, ClientMessage, ControlError, Instance, ProgramClass, Register, ServerMessage, Welcome,
 };
 use tailwater_shm::layout::{Region, RegionError, RuntimeEnds, VERSION};
 use tailwater_shm::memory::{Mapping, MemoryError};
@@ -65,7 +65,7 @@ impl RawSpec {
                 name: name.to_owned(),
                 kthreads: 1,
                 guaranteed: 0,
-                class: Class::LatencyCritical,
+                class: ProgramClass::LatencyCritical,
                 ring_bytes: 1 << 18,
                 ip: None,
                 returns: false,
@@ -80,7 +80,7 @@ impl RawSpec {
     /// Returns the same as a best-effort runtime.
     #[must_use]
     pub fn best_effort(mut self) -> Self {
-        self.register.class = Class::BestEffort;
+        self.register.class = ProgramClass::BestEffort;
         self
     }
 

@@ -3,7 +3,7 @@
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
 use tailwater_shm::board::{Board, Place};
-use tailwater_shm::control::{Class, Welcome};
+use tailwater_shm::control::{ProgramClass, Welcome};
 use tailwater_shm::layout::{AWAKE, Region};
 
 /// What all kthreads of a raw runtime share.
@@ -13,7 +13,7 @@ pub struct Shared {
     pub region: Region,
     /// The IOKernel's answer to the registration.
     pub welcome: Welcome,
-    pub(crate) class: Class,
+    pub(crate) class: ProgramClass,
     pub(crate) doorbell: OwnedFd,
     /// Where its kthreads wake those of others and sleep, and the place of the first.
     pub(crate) seat: Option<(Board, u16)>,

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use tailwater_ports::memory::{MemoryPeer, pair};
 use tailwater_ports::{Attachment, Port};
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::{Class, TraceRequest};
+use tailwater_shm::control::{ProgramClass, TraceRequest};
 use tailwater_shm::layout::Region;
 use tailwater_shm::memory::Mapping;
 use tailwater_shm::ring::{Consumer, FrameBuffer};
@@ -82,7 +82,7 @@ impl Arena {
         let mut allocator = Allocator::new(&config, parts);
         let now = tailwater_shm::clock::now();
         let mut enter = |id, kthreads| {
-            let (runtime, file) = admit(&config, id, kthreads, 0, Class::LatencyCritical);
+            let (runtime, file) = admit(&config, id, kthreads, 0, ProgramClass::LatencyCritical);
             switch.attach(&runtime, &world);
             allocator.attach(&mut world, runtime, now);
             allocator.begin(&world, id);

@@ -9,7 +9,7 @@ use rustix::fd::OwnedFd;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use tailwater_host::SessionWeight;
-use tailwater_sched::ledger::{Class, RegisterError, RuntimeSpec};
+use tailwater_sched::ledger::{RegisterError, RuntimeClass, RuntimeSpec};
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::control::{self, ControlError, Register};
 use tailwater_shm::layout::{IoKernelEnds, Region};
@@ -304,8 +304,8 @@ impl Runtime {
         };
         let kthreads = (0..count).zip(ends).map(kthread).collect();
         let class = match request.class {
-            control::Class::LatencyCritical => Class::LatencyCritical,
-            control::Class::BestEffort => Class::BestEffort,
+            control::ProgramClass::LatencyCritical => RuntimeClass::LatencyCritical,
+            control::ProgramClass::BestEffort => RuntimeClass::BestEffort,
         };
         Box::new(Self {
             id,
@@ -405,7 +405,7 @@ impl Runtime {
     /// Tells its kthreads whether ranks differ; with `real_time`, that a trusted service has
     /// real-time rank.
     pub(crate) fn set_ranks(&mut self, ranks_differ: bool, real_time: bool) {
-        let is_service = self.spec.class == Class::LatencyCritical;
+        let is_service = self.spec.class == RuntimeClass::LatencyCritical;
         self.region.set_ranks(ranks_differ, real_time && self.is_trusted() && is_service);
     }
 

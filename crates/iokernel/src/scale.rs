@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use tailwater_sched::RuntimeId;
 use tailwater_sched::topology::Topology;
-use tailwater_shm::control::Class;
+use tailwater_shm::control::ProgramClass;
 use tailwater_shm::layout::Region;
 use tailwater_shm::memory::Mapping;
 use tailwater_shm::{Clock, Cycles, Generation, KthreadState, clock};
@@ -128,7 +128,8 @@ impl Machine {
     }
 
     fn enter(&mut self, config: &Config, number: u16) -> Program {
-        let class = if number.is_multiple_of(2) { Class::LatencyCritical } else { Class::BestEffort };
+        let class =
+            if number.is_multiple_of(2) { ProgramClass::LatencyCritical } else { ProgramClass::BestEffort };
         let id = RuntimeId(number.into());
         let (runtime, file) = admit(config, id, self.shape.cores, 0, class);
         self.switch.attach(&runtime, &self.world);

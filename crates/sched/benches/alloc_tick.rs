@@ -7,7 +7,7 @@
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use std::hint::black_box;
 use tailwater_sched::alloc::{Action, Activity, Config, CongestionDetection, Observation, Policy, View};
-use tailwater_sched::ledger::{Class, Ledger, RuntimeSpec};
+use tailwater_sched::ledger::{Ledger, RuntimeClass, RuntimeSpec};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
 
@@ -29,7 +29,7 @@ impl Machine {
         let mut policy = CongestionDetection::new(Config::default());
         for slot in 0..cores.div_ceil(CORES_PER_RUNTIME) {
             let runtime = RuntimeId(u32::from(slot));
-            let class = if slot % 2 == 0 { Class::BestEffort } else { Class::LatencyCritical };
+            let class = if slot % 2 == 0 { RuntimeClass::BestEffort } else { RuntimeClass::LatencyCritical };
             let max = CORES_PER_RUNTIME * 2;
             let spec = RuntimeSpec { guaranteed: slot % 2, max, kthreads: max, class };
             ledger.register(runtime, spec, Nanos::ZERO).expect("a vacant slot");
@@ -109,7 +109,7 @@ fn alloc_round_trip(criterion: &mut Criterion) {
     for cores in [1, 16, 128] {
         let mut machine = Machine::busy(cores);
         let service = RuntimeId(999);
-        let spec = RuntimeSpec { guaranteed: 0, max: 1, kthreads: 1, class: Class::LatencyCritical };
+        let spec = RuntimeSpec { guaranteed: 0, max: 1, kthreads: 1, class: RuntimeClass::LatencyCritical };
         machine.ledger.register(service, spec, Nanos::ZERO).expect("a vacant slot");
         machine.obs.attach(service, 1);
         machine.policy.attach(service, &machine.ledger);

@@ -30,7 +30,7 @@ use core::ptr;
 
 use rustix::process::Pid;
 
-use crate::control::Class;
+use crate::control::ProgramClass;
 use crate::grant::NextOwner;
 
 /// The nice value of the highest priority.
@@ -95,10 +95,10 @@ pub enum Rank {
 /// above a best-effort successor: Linux would resume it after each yield, so it sleeps at once, and
 /// its wake preempts such a kthread.
 #[must_use]
-pub fn yields(class: Class, ranks_differ: bool, successor: NextOwner, waited_ns: u64) -> u32 {
+pub fn yields(class: ProgramClass, ranks_differ: bool, successor: NextOwner, waited_ns: u64) -> u32 {
     match (class, successor) {
         (_, NextOwner::None | NextOwner::Apart | NextOwner::AtBoard { apart: true, .. }) => 0,
-        (Class::LatencyCritical, _) if ranks_differ => 0,
+        (ProgramClass::LatencyCritical, _) if ranks_differ => 0,
         (_, NextOwner::Asleep) => YIELDS_TO_SLEEPER,
         (_, NextOwner::Awake | NextOwner::AtBoard { apart: false, .. }) => {
             let more = (waited_ns / WAIT_FOR_A_YIELD_NS).min(u64::from(MOST_YIELDS - YIELDS));
@@ -225,7 +225,7 @@ mod tests {
 
     #[test]
     fn a_kthread_yields_for_as_long_as_it_waited_to_one_that_is_awake_only() {
-        use Class::{BestEffort, LatencyCritical};
+        use ProgramClass::{BestEffort, LatencyCritical};
         for (class, ranks_differ) in [(BestEffort, false), (BestEffort, true), (LatencyCritical, false)] {
             let of = |successor, waited_ns| yields(class, ranks_differ, successor, waited_ns);
             assert_eq!([of(NextOwner::None, u64::MAX), of(NextOwner::Asleep, u64::MAX)], [0, 2]);

@@ -26,7 +26,7 @@
 
 use tailwater_sched::alloc::{Action, Activity, Observation, Policy, View};
 use tailwater_sched::dispatch::{ClassId, Dispatch, Reaction, Request, RequestId, WorkerId};
-use tailwater_sched::ledger::{Class, CoreState, Ledger, RuntimeSpec};
+use tailwater_sched::ledger::{CoreState, Ledger, RuntimeClass, RuntimeSpec};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
 
@@ -216,13 +216,13 @@ impl<'a> Machine<'a> {
                 guaranteed: service.guaranteed,
                 max: service.max,
                 kthreads: service.max,
-                class: Class::LatencyCritical,
+                class: RuntimeClass::LatencyCritical,
             };
             machine.attach(spec, Some(service))?;
         }
         if setup.batch {
             let n = u16::try_from(cores)?;
-            let spec = RuntimeSpec { guaranteed: 0, max: n, kthreads: n, class: Class::BestEffort };
+            let spec = RuntimeSpec { guaranteed: 0, max: n, kthreads: n, class: RuntimeClass::BestEffort };
             let batch = machine.attach(spec, None)?;
             // There is always more to do: the run queue never empties.
             if let Some(look) = machine.obs.kthread_mut(KthreadId::new(batch, 0)) {

@@ -12,7 +12,7 @@
 
 use serde_json::{Value, json};
 use tailwater_sched::CoreId;
-use tailwater_sched::ledger::Class;
+use tailwater_sched::ledger::RuntimeClass;
 
 use crate::counter::counters;
 
@@ -73,10 +73,10 @@ impl CoreAccount {
 
     /// Returns the samples of this class.
     #[inline]
-    pub fn samples(&self, class: Class) -> &Samples {
+    pub fn samples(&self, class: RuntimeClass) -> &Samples {
         match class {
-            Class::LatencyCritical => &self.service,
-            Class::BestEffort => &self.batch,
+            RuntimeClass::LatencyCritical => &self.service,
+            RuntimeClass::BestEffort => &self.batch,
         }
     }
 

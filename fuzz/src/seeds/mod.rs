@@ -8,7 +8,7 @@ use std::net::Ipv6Addr;
 use tailwater_iokernel::fuzzing::{HONEST, HOSTILE, STATION};
 use tailwater_iokernel_testing::wire::{self, Endpoint};
 use tailwater_shm::control::{
-    Class, ClientMessage, CoreRequest, Instance, Ipv6Place, Register, ServerMessage, Welcome,
+    ClientMessage, CoreRequest, Instance, Ipv6Place, ProgramClass, Register, ServerMessage, Welcome,
 };
 use tailwater_shm::layout::VERSION;
 use tailwater_tcp::Seq;
@@ -230,7 +230,7 @@ fn control() -> Vec<(&'static str, Vec<u8>)> {
         name: "kv".to_owned(),
         kthreads: 2,
         guaranteed: 1,
-        class: Class::BestEffort,
+        class: ProgramClass::BestEffort,
         ring_bytes: 1 << 18,
         ip: Some(HONEST),
         returns: true,

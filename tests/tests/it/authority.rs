@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 use tailwater_iokernel_testing::{RawError, RawSpec, register};
 use tailwater_ports::tap::TapPort;
-use tailwater_shm::control::{self, Class, Register, ServerMessage};
+use tailwater_shm::control::{self, ProgramClass, Register, ServerMessage};
 use tailwater_shm::layout::VERSION;
 use tailwater_testkit::{binary, has_two_cpus, run, text, until};
 use tailwater_tests::Bench;
@@ -83,7 +83,7 @@ fn another_user_registers_what_a_grant_permits_and_no_more() {
         for (wish, words) in [
             (batch("web"), "adds it to `names` of [[grant]] 1"),
             (
-                Register { class: Class::LatencyCritical, ..batch("m-1") },
+                Register { class: ProgramClass::LatencyCritical, ..batch("m-1") },
                 "no programs of class latency-critical",
             ),
             (at([10, 77, 2, 1]), "choose one of 10.77.1.0/24, or none"),

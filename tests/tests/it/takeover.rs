@@ -11,8 +11,8 @@ use std::process::{Child, Command, Stdio};
 use tailwater_iokernel::Config;
 use tailwater_shm::Version;
 use tailwater_shm::control::{
-    self, Class, ClientMessage, ControlError, Estate, Handover, HandoverProgram, Instance, Network, Register,
-    ServerMessage, TAKEOVER_STEPS, Takeover,
+    self, ClientMessage, ControlError, Estate, Handover, HandoverProgram, Instance, Network, ProgramClass,
+    Register, ServerMessage, TAKEOVER_STEPS, Takeover,
 };
 use tailwater_shm::layout::VERSION;
 use tailwater_testkit::{
@@ -400,7 +400,7 @@ fn a_successor_that_would_refuse_a_program_names_it_and_requests_no_end() {
         name: "greedy".to_owned(),
         kthreads: 9,
         guaranteed: 9,
-        class: Class::LatencyCritical,
+        class: ProgramClass::LatencyCritical,
         ring_bytes: 1 << 16,
         ip: None,
         returns: false,

@@ -13,7 +13,7 @@ use tailwater_iokernel_testing::child::RawChild;
 use tailwater_iokernel_testing::roles::Echo;
 use tailwater_iokernel_testing::{RawRuntime, RawSpec};
 use tailwater_ports::memory::MemoryPeer;
-use tailwater_shm::control::Class;
+use tailwater_shm::control::ProgramClass;
 use tailwater_testkit::namespace::in_namespace;
 
 /// Runs an attack beside a service that answers requests, until `enough`.
@@ -121,7 +121,7 @@ fn a_service_answers_beside_a_flood_from_linux_through_another_service() {
 #[test]
 fn a_user_whose_many_services_keep_cores_is_charged_for_what_an_honest_one_waits() {
     let Some(mut config) = permitting(Attack::ManyServices) else { return };
-    config.grant[0].classes = vec![Class::LatencyCritical];
+    config.grant[0].classes = vec![ProgramClass::LatencyCritical];
     let (iokernel, station) = Running::with_station(config);
     let service =
         RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();

@@ -10,7 +10,7 @@
 //! anything.
 
 use tailwater_sched::KthreadId;
-use tailwater_sched::ledger::Class;
+use tailwater_sched::ledger::RuntimeClass;
 use tailwater_shm::board::Place;
 use tailwater_shm::{Cycles, NextOwner, Parker};
 
@@ -84,7 +84,7 @@ impl Allocator {
     #[inline]
     fn wake_by(&self, wake: impl FnOnce(&Parker), world: &mut World, id: KthreadId, now: Cycles) {
         let slot = world.runtimes.slot(id);
-        if self.class_of(id.runtime) == Class::LatencyCritical {
+        if self.class_of(id.runtime) == RuntimeClass::LatencyCritical {
             return wake(slot);
         }
         let began = (self.stopwatch)();

@@ -30,7 +30,7 @@
 
 use core::sync::atomic::Ordering;
 use tailwater_sched::alloc::{KthreadLook, Requests, RuntimeLook};
-use tailwater_sched::ledger::{Account as LedgerAccount, Class};
+use tailwater_sched::ledger::{Account as LedgerAccount, RuntimeClass};
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::layout::TAKES_REQUESTS;
 use tailwater_shm::{Cycles, KthreadState};
@@ -98,7 +98,7 @@ impl Allocator {
     /// them.
     fn wake_runnable(&mut self, world: &mut World, now: Cycles) {
         let runnable_without_core = core::mem::take(&mut self.runnable_without_core);
-        for class in [Class::LatencyCritical, Class::BestEffort] {
+        for class in [RuntimeClass::LatencyCritical, RuntimeClass::BestEffort] {
             for &id in &runnable_without_core {
                 if self.ledger.account(id).is_some_and(|account| account.spec().class == class) {
                     self.wakeup(world, id, now);

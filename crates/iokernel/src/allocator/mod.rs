@@ -50,7 +50,7 @@ use std::collections::VecDeque;
 
 use rustix::thread::CpuSet;
 use tailwater_sched::alloc::{Action, Clock as Rate, Hold, Observation, Policy, View};
-use tailwater_sched::ledger::{Class, Disposition, Ledger, RuntimeSpec, TransitionError};
+use tailwater_sched::ledger::{Disposition, Ledger, RuntimeClass, RuntimeSpec, TransitionError};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{KthreadId, Nanos, RuntimeId};
 use tailwater_shm::account::Account;
@@ -369,8 +369,8 @@ impl Allocator {
     pub(crate) fn attention(&self, world: &World, now: Cycles) -> PollUrgency {
         let mut most = PollUrgency::None;
         let of = |id: RuntimeId| match self.class_of(id) {
-            Class::BestEffort => PollUrgency::Occasional,
-            Class::LatencyCritical => PollUrgency::Constant,
+            RuntimeClass::BestEffort => PollUrgency::Occasional,
+            RuntimeClass::LatencyCritical => PollUrgency::Constant,
         };
         for slot in &self.cores {
             most = most.max(match slot.phase {
@@ -463,8 +463,8 @@ impl Allocator {
         self.ledger.free_cores() > 0
     }
 
-    fn class_of(&self, id: RuntimeId) -> Class {
-        self.ledger.account(id).map_or(Class::LatencyCritical, |account| account.spec().class)
+    fn class_of(&self, id: RuntimeId) -> RuntimeClass {
+        self.ledger.account(id).map_or(RuntimeClass::LatencyCritical, |account| account.spec().class)
     }
 
     /// Returns whether the kthread that runs on the core at this position is known to be idle.

@@ -100,7 +100,7 @@ mod tests {
     use super::*;
     use crate::allocator::tests::{BATCH, SERVICE, arrival, busy_batch};
     use crate::fixture::{Deed, Sandbox, UNMANAGED};
-    use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+    use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
     use tailwater_shm::{Grant, KthreadState, NextOwner};
 
     fn set_present(sandbox: &mut Sandbox, cores: &[u16]) {

@@ -112,7 +112,7 @@ mod tests {
     use crate::world::Lender;
     use tailwater_sched::RuntimeId;
     use tailwater_shm::Grant;
-    use tailwater_shm::control::Class::LatencyCritical;
+    use tailwater_shm::control::ProgramClass::LatencyCritical;
 
     const SERVICE: u32 = 1;
     const QUANTUM_NS: u64 = 8_000;

@@ -30,7 +30,7 @@
 //!
 //! Owns the ranks and, for each core, an account of how long services have held it.
 
-use tailwater_sched::ledger::Class;
+use tailwater_sched::ledger::RuntimeClass;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::layout::KthreadShared;
 use tailwater_shm::priority::Rank;
@@ -69,7 +69,7 @@ impl Allocator {
     pub(crate) fn lower_best_effort(&mut self, world: &mut World) {
         for at in 0..self.cores.len() {
             if let Phase::Starting { kthread, .. } | Phase::Running { kthread, .. } = self.cores[at].phase
-                && self.class_of(kthread.runtime) == Class::BestEffort
+                && self.class_of(kthread.runtime) == RuntimeClass::BestEffort
                 && !self.ranks.for_good
             {
                 self.rank(world, kthread, Rank::Behind);
@@ -109,10 +109,10 @@ impl Allocator {
     pub(super) fn rank_for_core(&mut self, world: &mut World, id: KthreadId) {
         let trusted = world.runtimes.get(id.runtime).is_some_and(Runtime::is_trusted);
         let rank = match self.class_of(id.runtime) {
-            Class::BestEffort if self.ranks.for_good => Rank::Last,
-            Class::BestEffort if self.beside == Beside::Competitors => Rank::Behind,
-            Class::LatencyCritical if self.gives_real_time() && trusted => Rank::RealTime,
-            Class::LatencyCritical | Class::BestEffort => Rank::Ordinary,
+            RuntimeClass::BestEffort if self.ranks.for_good => Rank::Last,
+            RuntimeClass::BestEffort if self.beside == Beside::Competitors => Rank::Behind,
+            RuntimeClass::LatencyCritical if self.gives_real_time() && trusted => Rank::RealTime,
+            RuntimeClass::LatencyCritical | RuntimeClass::BestEffort => Rank::Ordinary,
         };
         self.rank(world, id, rank);
     }
@@ -138,7 +138,8 @@ impl Allocator {
         let most = self.bounds.rest;
         for at in 0..self.cores.len() {
             let holder = self.cores[at].phase.holder();
-            let service = holder.filter(|holder| self.class_of(holder.runtime) == Class::LatencyCritical);
+            let service =
+                holder.filter(|holder| self.class_of(holder.runtime) == RuntimeClass::LatencyCritical);
             let CoreSlot { mut rest, resting, .. } = self.cores[at];
             // One that has left the core gets its rank when it is lent another, or has ended.
             let resting = resting.filter(|&kthread| holder == Some(kthread));

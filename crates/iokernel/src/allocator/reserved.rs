@@ -181,14 +181,14 @@ impl Allocator {
 mod tests {
     use super::*;
     use tailwater_sched::CoreId;
-    use tailwater_sched::ledger::{Class, RuntimeSpec};
+    use tailwater_sched::ledger::{RuntimeClass, RuntimeSpec};
     use tailwater_sched::topology::Topology;
 
     #[test]
     fn reservations_follow_a_program_that_has_another_core_for_long() {
         let (id, start) = (RuntimeId(1), Nanos::from_millis(1));
         let mut ledger = Ledger::new(Topology::uniform(2, 1, 1).unwrap());
-        let spec = RuntimeSpec { class: Class::LatencyCritical, kthreads: 1, guaranteed: 0, max: 1 };
+        let spec = RuntimeSpec { class: RuntimeClass::LatencyCritical, kthreads: 1, guaranteed: 0, max: 1 };
         ledger.register(id, spec, start).unwrap();
         let mut reserved = Reserved::new(2);
         let mut look = |ledger: &Ledger, now| {
@@ -209,7 +209,7 @@ mod tests {
     fn of_the_cores_of_a_program_that_with_its_exclusive_thread_is_reserved() {
         let (id, start) = (RuntimeId(1), Nanos::from_millis(1));
         let mut ledger = Ledger::new(Topology::uniform(2, 1, 1).unwrap());
-        let spec = RuntimeSpec { class: Class::LatencyCritical, kthreads: 2, guaranteed: 0, max: 2 };
+        let spec = RuntimeSpec { class: RuntimeClass::LatencyCritical, kthreads: 2, guaranteed: 0, max: 2 };
         ledger.register(id, spec, start).unwrap();
         let kthread = |index| KthreadId { runtime: id, index };
         // It is lent both, and granted one of them.

@@ -13,7 +13,7 @@ mod withdrawn;
 use std::collections::HashMap;
 use tailwater_sched::alloc::Action;
 use tailwater_sched::{CoreId, KthreadId, RuntimeId};
-use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::{Generation, Grant, KthreadState, NextOwner};
 use tailwater_stats::HandoffKind;

@@ -38,7 +38,7 @@
 
 use core::sync::atomic::{Ordering, fence};
 use tailwater_sched::alloc::{Activity, RuntimeLook};
-use tailwater_sched::ledger::{Class, CoreState, KthreadState as Owned};
+use tailwater_sched::ledger::{CoreState, KthreadState as Owned, RuntimeClass};
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::priority::Rank;
 use tailwater_shm::trace::CoreStep;
@@ -113,8 +113,8 @@ impl Allocator {
     pub(super) fn end_of_pause(&self, world: &mut World, id: KthreadId, now: Cycles) -> Cycles {
         let kthread = world.runtimes.kthread_mut(id);
         let doublings = match self.class_of(id.runtime) {
-            Class::LatencyCritical => kthread.no_starts.min(NO_START_DOUBLINGS),
-            Class::BestEffort => 0,
+            RuntimeClass::LatencyCritical => kthread.no_starts.min(NO_START_DOUBLINGS),
+            RuntimeClass::BestEffort => 0,
         };
         kthread.no_starts += 1;
         now.saturating_add(self.bounds.no_start_pause << doublings)
@@ -260,7 +260,7 @@ impl Allocator {
         since: Cycles,
         now: Cycles,
     ) {
-        if self.class_of(late) == Class::BestEffort {
+        if self.class_of(late) == RuntimeClass::BestEffort {
             return;
         }
         let next = match self.cores[at].phase {
@@ -275,7 +275,7 @@ impl Allocator {
                 && self.may_be_lent(id, at)
         };
         let waits = |&id: &RuntimeId| {
-            self.class_of(id) == Class::LatencyCritical
+            self.class_of(id) == RuntimeClass::LatencyCritical
                 && tenant(id) != tenant(late)
                 && !self.observation.runtime(id).is_some_and(RuntimeLook::is_demoted)
                 && (next == Some(id) || could_run(id))
@@ -299,7 +299,8 @@ impl Allocator {
     /// Returns whether `other` pays for what `claimant` waits because of it: a service waits for a
     /// best-effort program.
     fn may_not_wait(&self, claimant: RuntimeId, other: RuntimeId) -> bool {
-        self.class_of(claimant) == Class::LatencyCritical && self.class_of(other) == Class::BestEffort
+        self.class_of(claimant) == RuntimeClass::LatencyCritical
+            && self.class_of(other) == RuntimeClass::BestEffort
     }
 
     /// Charges a core that its kthread gave up unasked, after `held`, without having used it.

@@ -3,7 +3,7 @@
 use core::fmt;
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
-use tailwater_shm::control::Class;
+use tailwater_shm::control::ProgramClass;
 
 use super::Held;
 
@@ -62,7 +62,7 @@ pub enum Reason {
         by: usize,
     },
     /// The grant has not this class.
-    Class(Class),
+    Class(ProgramClass),
     /// The grant does not let its users choose this address.
     Address {
         /// What was requested.
@@ -199,9 +199,9 @@ impl fmt::Display for Denial {
 impl core::error::Error for Denial {}
 
 /// Returns a class as it is written in the configuration.
-pub(super) fn class_name(class: Class) -> &'static str {
+pub(super) fn class_name(class: ProgramClass) -> &'static str {
     match class {
-        Class::LatencyCritical => "latency-critical",
-        Class::BestEffort => "best-effort",
+        ProgramClass::LatencyCritical => "latency-critical",
+        ProgramClass::BestEffort => "best-effort",
     }
 }

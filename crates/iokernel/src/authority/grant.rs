@@ -3,7 +3,7 @@
 use core::fmt;
 use core::str::FromStr;
 use serde::{Deserialize, Serialize};
-use tailwater_shm::control::Class;
+use tailwater_shm::control::ProgramClass;
 
 use crate::firewall::{Prefix, as_text, one_or_many};
 
@@ -39,7 +39,7 @@ pub struct Grant {
     #[serde(skip_serializing_if = "Vec::is_empty", deserialize_with = "one_or_many")]
     pub addresses: Vec<Prefix>,
     /// Classes that programs may have.
-    pub classes: Vec<Class>,
+    pub classes: Vec<ProgramClass>,
     /// Maximum number of guaranteed cores.
     pub guaranteed: u32,
     /// Maximum number of kthreads, and so of cores held at once.
@@ -63,7 +63,7 @@ impl Default for Grant {
             groups: Vec::new(),
             names: Vec::new(),
             addresses: Vec::new(),
-            classes: vec![Class::BestEffort],
+            classes: vec![ProgramClass::BestEffort],
             guaranteed: 0,
             kthreads: KTHREADS,
             programs: PROGRAMS,

@@ -195,7 +195,7 @@ mod tests {
     use super::*;
     use crate::config::Config;
     use proptest::prelude::*;
-    use tailwater_shm::control::{Class, Instance, Register};
+    use tailwater_shm::control::{Instance, ProgramClass, Register};
     use tailwater_shm::layout::VERSION;
 
     /// The accounts of the tests: `u7` has number 7; no user has the name `gone`, and `far` cannot
@@ -295,7 +295,7 @@ mod tests {
             name: "a".to_owned(),
             kthreads: 1,
             guaranteed: 0,
-            class: Class::BestEffort,
+            class: ProgramClass::BestEffort,
             ring_bytes: 1 << 16,
             ip: None,
             returns: false,

@@ -1,5 +1,5 @@
 use super::*;
-use tailwater_shm::control::{Class, Instance};
+use tailwater_shm::control::{Instance, ProgramClass};
 use tailwater_shm::layout::VERSION;
 
 const ALICE: u32 = 1000;
@@ -17,7 +17,7 @@ fn user(uid: u32, groups: &[u32]) -> User {
     User { uid, owner: uid, groups: groups.to_vec(), privileged: false }
 }
 
-fn request(name: &str, class: Class) -> Register {
+fn request(name: &str, class: ProgramClass) -> Register {
     let (name, version, ring_bytes) = (name.to_owned(), VERSION, 1 << 16);
     Register {
         version,
@@ -34,7 +34,7 @@ fn request(name: &str, class: Class) -> Register {
 }
 
 fn batch(name: &str) -> Register {
-    request(name, Class::BestEffort)
+    request(name, ProgramClass::BestEffort)
 }
 
 fn used(user: u32, held: Held) -> Usage {
@@ -53,8 +53,11 @@ fn ruling(authority: &Authority, user: &User, request: &Register) -> Result<Opti
 fn without_a_grant_only_root_and_the_iokernels_own_user_register() {
     let none = authority("");
     let root = User { uid: 0, owner: 0, groups: vec![0], privileged: true };
-    let everything =
-        Register { guaranteed: 2, ip: Some([10, 77, 1, 1].into()), ..request("web", Class::default()) };
+    let everything = Register {
+        guaranteed: 2,
+        ip: Some([10, 77, 1, 1].into()),
+        ..request("web", ProgramClass::default())
+    };
     assert_eq!(ruling(&none, &root, &everything), Ok(None));
     let why = ruling(&none, &user(ALICE, &[]), &batch("web")).unwrap_err();
     assert!(why.contains("user 1000") && why.contains("[[grant]] with users = 1000"), "{why}");
@@ -92,7 +95,7 @@ fn a_grant_permits_no_more_than_it_says() {
     // As of a user who reads the statistics only.
     let asks = authority("[[grant]]\nusers = \"alice\"\nprograms = 0");
     let alice = user(ALICE, &[]);
-    let service = |name: &str| request(name, Class::LatencyCritical);
+    let service = |name: &str| request(name, ProgramClass::LatencyCritical);
     let at = |host: [u8; 4]| Register { ip: Some(host.into()), ..service("db") };
     assert_eq!(ruling(&small, &alice, &batch("any name")), Ok(Some(0)));
     assert_eq!(ruling(&large, &alice, &Register { guaranteed: 1, ..at([10, 77, 1, 9]) }), Ok(Some(0)));

@@ -9,7 +9,7 @@
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use tailwater_host::{SessionWeight, groups_sessions};
-use tailwater_shm::control::Class;
+use tailwater_shm::control::ProgramClass;
 use tailwater_shm::priority::LOWEST;
 
 use super::process::Folder;
@@ -20,8 +20,13 @@ use super::process::Folder;
 /// `CAP_SYS_ADMIN`.
 ///
 /// `stat` is the text of `/proc/PID/stat`.
-pub(super) fn session(process: &Folder, stat: &str, class: Class, dedicated: bool) -> Option<SessionWeight> {
-    if class != Class::BestEffort || dedicated || !leads_session(process.pid(), stat) {
+pub(super) fn session(
+    process: &Folder,
+    stat: &str,
+    class: ProgramClass,
+    dedicated: bool,
+) -> Option<SessionWeight> {
+    if class != ProgramClass::BestEffort || dedicated || !leads_session(process.pid(), stat) {
         return None;
     }
     SessionWeight::open_and_set(&process.path("autogroup"), LOWEST).ok()

@@ -24,7 +24,7 @@ use tailwater_sched::{CoreId, RuntimeId};
 use tailwater_shm::classes::{ClassReader, ClassRecord, Percentiles};
 use tailwater_shm::clock;
 use tailwater_shm::control::MAX_MESSAGE;
-use tailwater_shm::control::{CaptureRequest, Class, TraceRequest};
+use tailwater_shm::control::{CaptureRequest, ProgramClass, TraceRequest};
 use tailwater_shm::layout::Queues;
 use tailwater_stats::account::CoreAccount;
 use tailwater_stats::{BOUNDS_NS, CoreCounters, Counter, HandoffHistograms, HandoffKind, LoopCounters};
@@ -52,7 +52,7 @@ pub struct RuntimeStats {
     /// Its MAC address.
     pub mac: MacAddr,
     /// Its class.
-    pub class: Class,
+    pub class: ProgramClass,
     /// Its kthreads.
     pub kthreads: u16,
     /// Thread numbers of its kthreads.

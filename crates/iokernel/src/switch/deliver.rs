@@ -1,7 +1,7 @@
 //! Frames into ingress rings and ports: the path of a frame after its checks.
 
 use tailwater_ports::{Delivery, Port};
-use tailwater_sched::ledger::Class;
+use tailwater_sched::ledger::RuntimeClass;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::ring::{ReserveError, lines_of};
 use tailwater_shm::trace::{Event, event};
@@ -154,7 +154,7 @@ impl Switch {
             self.slow = true;
         }
         let Some(runtime) = world.runtimes.get_mut(id) else { return Delivery::Unknown };
-        let to_service = runtime.spec.class == Class::LatencyCritical;
+        let to_service = runtime.spec.class == RuntimeClass::LatencyCritical;
         if to_service && !self.best_effort && !GROUP {
             self.served_until = now.saturating_add(self.timing.served);
         }

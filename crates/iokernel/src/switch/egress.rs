@@ -7,7 +7,7 @@
 
 use tailwater_ports::Delivery;
 use tailwater_sched::RuntimeId;
-use tailwater_sched::ledger::Class;
+use tailwater_sched::ledger::RuntimeClass;
 use tailwater_shm::ring::{FLAG_PASSED_ON, FirstLine, MAX_PACKET, Record};
 use tailwater_shm::trace::{Event, FLAG_TRACED};
 use tailwater_shm::{Cycles, clock};
@@ -138,7 +138,7 @@ impl Switch {
         let runtime = world.runtimes.get(sender.owner.runtime)?;
         let tenant = world.runtimes.tenants.get(runtime.tenant);
         let keeps_services_waiting = now < self.served_until
-            && runtime.spec.class == Class::BestEffort
+            && runtime.spec.class == RuntimeClass::BestEffort
             && world.owes_cores(sender.owner.runtime, now);
         (!keeps_services_waiting).then_some((runtime.tenant, tenant.tag))
     }
@@ -170,7 +170,7 @@ impl Switch {
         let Some(runtime) = world.runtimes.get(sender.owner.runtime) else { return 0 };
         let class = runtime.spec.class;
         sender.guarded = runtime.guard.is_some();
-        self.best_effort = class == Class::BestEffort;
+        self.best_effort = class == RuntimeClass::BestEffort;
         (self.slow, self.refused, self.to_services) = (false, 0, 0);
         let (mut taken, mut bytes, mut next_look) = (0, 0, CLOCK_FRAMES);
         while taken < TURN_FRAMES {
@@ -251,7 +251,7 @@ impl Switch {
     fn charge_turn(
         &mut self,
         sender: &Sender,
-        class: Class,
+        class: RuntimeClass,
         taken: usize,
         world: &mut World,
         at: &mut Cycles,

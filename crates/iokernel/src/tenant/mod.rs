@@ -31,7 +31,7 @@
 
 pub(crate) mod turns;
 
-use tailwater_sched::ledger::Class;
+use tailwater_sched::ledger::RuntimeClass;
 use tailwater_shm::account::Account;
 use tailwater_shm::{Clock, Cycles};
 
@@ -153,7 +153,7 @@ impl Tenant {
     /// Charges programs of this class for time of a core, on a machine of `cores` cores.
     pub(crate) fn charge_cores(
         &mut self,
-        class: Class,
+        class: RuntimeClass,
         time: Cycles,
         cores: usize,
         now: Cycles,
@@ -183,21 +183,21 @@ impl Tenant {
 
     /// Charges the time in which services read frames of its best-effort programs.
     pub(crate) fn charge_reading(&mut self, time: Cycles, now: Cycles) {
-        self.cores[Class::BestEffort as usize].charge(time, READING_PARTS, now);
+        self.cores[RuntimeClass::BestEffort as usize].charge(time, READING_PARTS, now);
     }
 
     /// Returns whether its programs of this class owe too much time of cores.
     #[inline(always)]
-    pub(crate) fn owes_cores(&self, class: Class, now: Cycles, prices: &Prices) -> bool {
+    pub(crate) fn owes_cores(&self, class: RuntimeClass, now: Cycles, prices: &Prices) -> bool {
         self.cores[class as usize].is_over(prices.bounds.core_depth, now)
     }
 
     /// Returns when the polling thread does work again for its programs of this class.
-    pub(crate) fn pays_at(&self, class: Class, prices: &Prices) -> Cycles {
+    pub(crate) fn pays_at(&self, class: RuntimeClass, prices: &Prices) -> Cycles {
         let for_all = self.polling.pays_at(prices.bounds.depth);
         match class {
-            Class::LatencyCritical => for_all,
-            Class::BestEffort => for_all.max(self.wakes.pays_at(prices.bounds.depth)),
+            RuntimeClass::LatencyCritical => for_all,
+            RuntimeClass::BestEffort => for_all.max(self.wakes.pays_at(prices.bounds.depth)),
         }
     }
 

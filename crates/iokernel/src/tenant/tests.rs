@@ -1,7 +1,7 @@
 use super::*;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::KthreadState;
-use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 
 use crate::fixture::Sandbox;
 use crate::world::Lender;
@@ -22,7 +22,7 @@ fn prices() -> Prices {
 fn work(work: Work, took: Cycles, pace: Cycles) -> (u64, u64) {
     let (mut tenant, prices, mut first, mut count) = (Tenant::default(), prices(), None, 0);
     for now in (0..10_000 * MS).step_by(pace as usize) {
-        if now < tenant.pays_at(Class::BestEffort, &prices) {
+        if now < tenant.pays_at(RuntimeClass::BestEffort, &prices) {
             first.get_or_insert(count);
         } else {
             tenant.charge(work, took, now, &prices);
@@ -47,7 +47,7 @@ fn shares_that_do_not_divide_a_hundred_are_kept() {
     let prices = Prices::new(Clock::from_hz(1_000_000_000), 60);
     let mut tenant = Tenant::default();
     (0..1_000).for_each(|_| _ = tenant.charge(Work::Refused, 600 * US, 0, &prices));
-    assert_eq!(tenant.pays_at(Class::BestEffort, &prices), 800 * MS, "1 s for 0.6 s of work");
+    assert_eq!(tenant.pays_at(RuntimeClass::BestEffort, &prices), 800 * MS, "1 s for 0.6 s of work");
 }
 
 #[test]
@@ -68,8 +68,8 @@ fn usual_wakes_are_free_and_none_of_any_length_take_more_than_a_tenth_of_the_tim
 fn slow_wakes_of_a_batch_job_do_not_stop_the_services_of_its_tenant() {
     let (mut tenant, prices) = (Tenant::default(), prices());
     (0..1_000).for_each(|_| _ = tenant.charge(Work::Thread, MS, 0, &prices));
-    assert_eq!(tenant.pays_at(Class::LatencyCritical, &prices), 0);
-    assert!(tenant.pays_at(Class::BestEffort, &prices) > 0);
+    assert_eq!(tenant.pays_at(RuntimeClass::LatencyCritical, &prices), 0);
+    assert!(tenant.pays_at(RuntimeClass::BestEffort, &prices) > 0);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn a_tenant_that_has_stopped_waits_for_a_second_at_most() {
     for now in (0..hour).step_by((100 * MS) as usize) {
         (0..100).for_each(|_| _ = tenant.charge(Work::Refused, MS, now, &prices));
     }
-    let waits = tenant.pays_at(Class::LatencyCritical, &prices) - hour;
+    let waits = tenant.pays_at(RuntimeClass::LatencyCritical, &prices) - hour;
     assert!((800 * MS..=1_000 * MS).contains(&waits), "{waits}");
 }
 

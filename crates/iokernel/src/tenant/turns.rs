@@ -8,7 +8,7 @@
 //! ahead of those that send without end, and saves nothing up. Turns are work-conserving: a tenant
 //! that sends alone has all the time. Pure: times are arguments.
 
-use tailwater_sched::ledger::Class;
+use tailwater_sched::ledger::RuntimeClass;
 use tailwater_shm::Cycles;
 
 /// Cost of a unit of time for a service and for a best-effort program: weights of 3 and 1.
@@ -36,10 +36,10 @@ impl Turns {
 
     /// Charges a turn of a program of this class that took `took`.
     #[inline]
-    pub(crate) fn charge(&self, tag: &mut Tag, class: Class, took: Cycles) {
+    pub(crate) fn charge(&self, tag: &mut Tag, class: RuntimeClass, took: Cycles) {
         let cost = match class {
-            Class::LatencyCritical => SERVICE_COST,
-            Class::BestEffort => BATCH_COST,
+            RuntimeClass::LatencyCritical => SERVICE_COST,
+            RuntimeClass::BestEffort => BATCH_COST,
         };
         tag.0 = self.now.0.max(tag.0).saturating_add(took.saturating_mul(cost));
     }
@@ -48,13 +48,13 @@ impl Turns {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Class::{BestEffort, LatencyCritical};
+    use RuntimeClass::{BestEffort, LatencyCritical};
 
     const TURN: Cycles = 100;
 
     /// Serves tenants of these classes in rounds for `rounds` turns; each turn of a tenant takes
     /// the time of its entry in `took`, zero if it has no frames. Returns the time that each had.
-    fn serve(classes: &[Class], rounds: u64, took: impl Fn(usize, u64) -> Cycles) -> Vec<Cycles> {
+    fn serve(classes: &[RuntimeClass], rounds: u64, took: impl Fn(usize, u64) -> Cycles) -> Vec<Cycles> {
         let (mut turns, mut tags) = (Turns::default(), vec![Tag::default(); classes.len()]);
         let mut had = vec![0; classes.len()];
         for round in 0..rounds {

@@ -3,7 +3,7 @@ use tailwater_ports::memory::{MemoryPeer, pair};
 use tailwater_ports::{Attachment, Port};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Clock;
-use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 use tailwater_shm::control::TraceRequest;
 use tailwater_shm::trace::{CoreStep, Event, FLAG_TRACED, Played, Recording, Step, Who};
 use tailwater_testkit::frames::{arp, udp};

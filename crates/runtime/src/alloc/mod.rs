@@ -18,7 +18,7 @@
 #[cfg(not(any(fuzzing, sanitizing)))]
 mod malloc;
 
-use crate::ground::blocks::Class;
+use crate::ground::blocks::SizeClass;
 use crate::ground::guard::NoPreempt;
 use core::alloc::{GlobalAlloc, Layout};
 use core::ptr::NonNull;
@@ -118,7 +118,7 @@ impl<A: GlobalAlloc> Alloc<A> {
 /// their class.
 #[inline(always)]
 fn rounded(layout: Layout) -> Layout {
-    Class::of(layout).map_or(layout, Class::layout)
+    SizeClass::of(layout).map_or(layout, SizeClass::layout)
 }
 
 /// Runs a function of an allocator without preemption and on the OS thread's own thread-local
@@ -132,7 +132,7 @@ fn unpreempted<R>(f: impl FnOnce() -> R) -> R {
 
 /// Returns a free block of `class` from the cache of the calling kthread.
 #[inline(always)]
-fn take_cached(class: Class) -> Option<*mut u8> {
+fn take_cached(class: SizeClass) -> Option<*mut u8> {
     NoPreempt::new().kthread()?.private().blocks.pop(class)
 }
 
@@ -142,7 +142,7 @@ fn take_cached(class: Class) -> Option<*mut u8> {
 /// # Safety
 /// `block` is free, not null, and of `class`.
 #[inline(always)]
-unsafe fn put_cached(class: Class, block: *mut u8) -> bool {
+unsafe fn put_cached(class: SizeClass, block: *mut u8) -> bool {
     let guard = NoPreempt::new();
     // SAFETY: by the caller's contract.
     guard
@@ -187,7 +187,7 @@ impl<A: GlobalAlloc> Alloc<A> {
 unsafe impl<A: GlobalAlloc> GlobalAlloc for Alloc<A> {
     #[inline(never)]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        if let Some(block) = Class::of(layout).and_then(take_cached) {
+        if let Some(block) = SizeClass::of(layout).and_then(take_cached) {
             return block;
         }
         // SAFETY: the caller's contract.
@@ -198,7 +198,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Alloc<A> {
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         // SAFETY: the block is free and not null by the caller's contract, and of its class by the
         // module's invariant.
-        if Class::of(layout).is_some_and(|class| unsafe { put_cached(class, block) }) {
+        if SizeClass::of(layout).is_some_and(|class| unsafe { put_cached(class, block) }) {
             return;
         }
         // SAFETY: the caller's contract.
@@ -207,7 +207,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Alloc<A> {
 
     #[inline(never)]
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
-        if let Some(block) = Class::of(layout).and_then(take_cached) {
+        if let Some(block) = SizeClass::of(layout).and_then(take_cached) {
             // SAFETY: a block of the class has layout.size() bytes.
             unsafe { block.write_bytes(0, layout.size()) };
             return block;
@@ -219,7 +219,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for Alloc<A> {
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
         // SAFETY: the caller promises a size that does not overflow the layout.
         let new_layout = unsafe { Layout::from_size_align_unchecked(new_size, layout.align()) };
-        match (Class::of(layout), Class::of(new_layout)) {
+        match (SizeClass::of(layout), SizeClass::of(new_layout)) {
             (Some(old), Some(new)) if old == new => block,
             (None, None) => {
                 // SAFETY: both sizes are uncached, so the allocator beneath knows the block by this

@@ -19,7 +19,7 @@ pub enum ProgramClass {
     BestEffort,
 }
 
-impl From<ProgramClass> for control::Class {
+impl From<ProgramClass> for control::ProgramClass {
     fn from(class: ProgramClass) -> Self {
         match class {
             ProgramClass::LatencyCritical => Self::LatencyCritical,

@@ -20,9 +20,9 @@ const KEEP: u32 = 64;
 
 /// A size class of blocks that are cached.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Class(usize);
+pub struct SizeClass(usize);
 
-impl Class {
+impl SizeClass {
     /// Returns the class of a layout, `None` if blocks like it are not cached.
     #[inline(always)]
     pub fn of(layout: Layout) -> Option<Self> {
@@ -73,7 +73,7 @@ impl Default for BlockCache {
 impl BlockCache {
     /// Takes a block of `class`.
     #[inline(always)]
-    pub fn pop(&self, class: Class) -> Option<*mut u8> {
+    pub fn pop(&self, class: SizeClass) -> Option<*mut u8> {
         let shelf = &self.0[class.0];
         let head = shelf.head.get()?;
         // SAFETY: cached blocks are free, and `push` wrote their links.
@@ -93,7 +93,7 @@ impl BlockCache {
     /// `block` is free memory of the layout of `class`, which becomes the cache's if this returns
     /// true.
     #[inline(always)]
-    pub unsafe fn push(&self, class: Class, block: NonNull<u8>) -> bool {
+    pub unsafe fn push(&self, class: SizeClass, block: NonNull<u8>) -> bool {
         let shelf = &self.0[class.0];
         if shelf.len.get() >= class.keep() {
             return false;
@@ -119,18 +119,18 @@ mod tests {
     #[test]
     fn a_class_has_room_for_every_layout_in_it() {
         for size in 1..=LARGEST {
-            let class = Class::of(layout(size, 8)).unwrap();
+            let class = SizeClass::of(layout(size, 8)).unwrap();
             assert!(class.layout().size() >= size && class.layout().size() < size + GRAIN);
         }
-        assert_eq!(Class::of(layout(0, 1)), None);
-        assert_eq!(Class::of(layout(LARGEST + 1, 1)), None);
-        assert_eq!(Class::of(layout(16, 32)), None);
+        assert_eq!(SizeClass::of(layout(0, 1)), None);
+        assert_eq!(SizeClass::of(layout(LARGEST + 1, 1)), None);
+        assert_eq!(SizeClass::of(layout(16, 32)), None);
     }
 
     /// Blocks come back newest first, and so many of `size` bytes are kept.
     fn check_kept<const SIZE: usize>(keep: u32) {
         let cache = BlockCache::default();
-        let class = Class::of(layout(SIZE, 16)).unwrap();
+        let class = SizeClass::of(layout(SIZE, 16)).unwrap();
         // Rows of u128 are as aligned as blocks are.
         let mut memory = vec![[0u128; 16]; keep as usize + 1];
         let blocks: Vec<_> = memory.iter_mut().map(|block| NonNull::from(block).cast::<u8>()).collect();

@@ -6,7 +6,7 @@ use rustix::fd::{AsRawFd, OwnedFd};
 use std::io;
 use std::sync::OnceLock;
 use tailwater_shm::board::{Board, Place};
-use tailwater_shm::control::Class;
+use tailwater_shm::control::ProgramClass;
 use tailwater_shm::layout::{ASLEEP_BESIDE_FREE_CORES, AWAKE, Region};
 use tailwater_shm::memory::MemoryError;
 use tailwater_shm::priority;
@@ -17,7 +17,7 @@ pub struct Loan {
     /// The runtime's region.
     pub region: Region,
     /// How the IOKernel treats this runtime.
-    pub class: Class,
+    pub class: ProgramClass,
     /// True if kthreads are to take the highest rank of ordinary threads.
     raise: AtomicBool,
     /// Number of cores that the IOKernel manages.
@@ -43,7 +43,13 @@ pub struct Seat {
 
 impl Loan {
     /// Puts the parts together.
-    pub fn new(region: Region, class: Class, raise: bool, managed_cores: usize, doorbell: OwnedFd) -> Self {
+    pub fn new(
+        region: Region,
+        class: ProgramClass,
+        raise: bool,
+        managed_cores: usize,
+        doorbell: OwnedFd,
+    ) -> Self {
         let (raise, managed_cores) = (AtomicBool::new(raise), AtomicUsize::new(managed_cores));
         let (board, first_place) = (OnceLock::new(), AtomicU16::new(NO_PLACE));
         Self { region, class, raise, managed_cores, doorbell, board, first_place }
@@ -121,7 +127,7 @@ impl Loan {
     /// it awake: it does not sleep while one has a core.
     #[inline]
     pub fn ring_doorbell_from_core(&self) {
-        if self.class == Class::BestEffort {
+        if self.class == ProgramClass::BestEffort {
             self.ring_doorbell();
         }
     }
@@ -157,7 +163,7 @@ mod tests {
         let (region, ..) = Region::create("region", spec, 1_000_000_000).unwrap();
         let [old, new] = [(); 2].map(|()| eventfd(0, EventfdFlags::NONBLOCK).unwrap());
         let heard = [old.try_clone().unwrap(), new.try_clone().unwrap()];
-        let loan = Loan::new(region, Class::BestEffort, false, 1, old);
+        let loan = Loan::new(region, ProgramClass::BestEffort, false, 1, old);
         loan.renew(true, 2, &new).unwrap();
         drop(new);
         loan.region.asleep().store(ASLEEP, Ordering::Relaxed);
@@ -172,7 +178,7 @@ mod tests {
         let spec = RegionSpec::new(1, 32 * 1024).unwrap();
         let (region, ..) = Region::create("region", spec, 1_000_000_000).unwrap();
         let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        let loan = Loan::new(region, Class::BestEffort, false, 1, bell);
+        let loan = Loan::new(region, ProgramClass::BestEffort, false, 1, bell);
         let place = |index| loan.seat(index).map(|(_, place)| place.number());
         assert_eq!(place(0), None);
         for first in [7, 300] {
@@ -191,7 +197,7 @@ mod tests {
         let doorbell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let heard = doorbell.try_clone().unwrap();
         let rung = || rustix::io::read(&heard, &mut [0; 8]).is_ok();
-        let loan = Loan::new(region, Class::BestEffort, false, 1, doorbell);
+        let loan = Loan::new(region, ProgramClass::BestEffort, false, 1, doorbell);
         for asleep in [ASLEEP, ASLEEP_BESIDE_FREE_CORES] {
             loan.region.asleep().store(asleep, Ordering::Relaxed);
             loan.ring_doorbell_from_core();

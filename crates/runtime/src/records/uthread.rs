@@ -46,15 +46,65 @@ const NO_STACK: usize = 1 << 62;
 /// that both share, the other kthread would otherwise wait for the end of this one's time slice.
 const LOOKS_BEFORE_YIELD: u32 = 1000;
 
-/// What a thread is to its program, as [`thread::ThreadClass`](crate::thread::ThreadClass).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What a thread is to its program; see [`Builder::class`](crate::thread::Builder::class).
+///
+/// # Examples
+/// ```standalone_crate
+/// use tailwater::thread::{Builder, ThreadClass};
+///
+/// #[tailwater::main]
+/// fn main() {
+///     let batch = Builder::new().class(ThreadClass::Background).spawn(|| 6 * 7).unwrap();
+///     assert_eq!(batch.join().unwrap(), 42);
+/// }
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Class {
-    /// An ordinary thread.
+#[non_exhaustive]
+pub enum ThreadClass {
+    /// It runs before all background threads.
+    #[default]
     Normal,
-    /// Runs where there is nothing else to do.
+    /// It runs only on a kthread that has nothing else to do, and gives way to anything else at a
+    /// poll point within about a microsecond. An IOKernel takes its core as if that were idle, for
+    /// any program that needs one.
     Background,
-    /// Runs on a kthread of its own.
+    /// It runs alone on a kthread: no other user thread runs or is queued there, as long as the
+    /// program has another core for its other threads. From its creation to its end the program
+    /// requests one more core, as by [`cores::request`](crate::cores::request) at priority 0; see
+    /// there for when a requested core can be taken. If the IOKernel wants the core back, the
+    /// thread gives it up at its next poll point, and goes on when the program has one again.
+    ///
+    /// A program has at most one less than it has kthreads, and than the IOKernel manages cores;
+    /// beyond that no more can be made. The IOKernel must have `policy = "arbiter"`. Without an
+    /// IOKernel the thread has a kthread of its own, and Linux decides where that runs.
+    ///
+    /// # Examples
+    /// ```standalone_crate
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicBool, Ordering};
+    /// use tailwater::thread::{self, Builder, ThreadClass};
+    ///
+    /// # tailwater::allocator!();
+    /// fn main() {
+    ///     let rounds = tailwater::RuntimeBuilder::new().kthreads(2).run(|| {
+    ///         let stop = Arc::new(AtomicBool::new(false));
+    ///         let stopped = Arc::clone(&stop);
+    ///         let poller = Builder::new().class(ThreadClass::Exclusive).spawn(move || {
+    ///             let mut rounds = 0u64;
+    ///             while !stopped.load(Ordering::Relaxed) {
+    ///                 tailwater::poll();
+    ///                 rounds += 1;
+    ///             }
+    ///             rounds
+    ///         });
+    ///         // Other threads run beside it.
+    ///         thread::spawn(move || stop.store(true, Ordering::Relaxed));
+    ///         poller.unwrap().join().unwrap()
+    ///     });
+    ///     println!("{} rounds", rounds.unwrap());
+    /// }
+    /// ```
     Exclusive,
 }
 
@@ -127,7 +177,7 @@ impl Uthread {
             rsp: AtomicUsize::new(0),
             on_cpu: AtomicU8::new(0),
             carried: Carried::default(),
-            class: AtomicU8::new(Class::Normal as u8),
+            class: AtomicU8::new(ThreadClass::Normal as u8),
             host: AtomicU16::new(NO_HOST),
             pinned: AtomicU16::new(NO_PIN),
             custom,
@@ -172,18 +222,18 @@ impl Uthread {
     #[inline(always)]
     pub fn is_background(&self) -> bool {
         // Relaxed: queues hand it over with the thread.
-        self.class.load(Ordering::Relaxed) == Class::Background as u8
+        self.class.load(Ordering::Relaxed) == ThreadClass::Background as u8
     }
 
     /// Returns whether the thread is an exclusive thread.
     #[inline(always)]
     pub fn is_exclusive(&self) -> bool {
         // Relaxed: as above.
-        self.class.load(Ordering::Relaxed) == Class::Exclusive as u8
+        self.class.load(Ordering::Relaxed) == ThreadClass::Exclusive as u8
     }
 
     /// Sets the class of the thread about to begin here, or of the calling thread.
-    pub fn set_class(&self, class: Class) {
+    pub fn set_class(&self, class: ThreadClass) {
         self.class.store(class as u8, Ordering::Relaxed);
     }
 

@@ -1,77 +1,18 @@
-//! [`ThreadClass`]: what a thread is to its program.
+//! The classes of threads ([`ThreadClass`]).
 //!
 //! Owns what the first background thread and each exclusive thread need, and the error if an
-//! exclusive thread cannot have a core of its own.
+//! exclusive thread cannot have a core of its own. A thread's record has its class.
 
 use crate::cores;
 use crate::ground::guard::NoPreempt;
 use crate::records::kthread::current_uthread;
 use crate::records::loan::Loan;
 use crate::records::runtime::{Runtime, runtime};
-use crate::records::uthread::{self, Uthread};
+use crate::records::uthread::Uthread;
 use crate::verbs::{host, quantum};
 use std::io;
 
-/// What a thread is to its program; see [`Builder::class`](crate::thread::Builder::class).
-///
-/// # Examples
-/// ```standalone_crate
-/// use tailwater::thread::{Builder, ThreadClass};
-///
-/// #[tailwater::main]
-/// fn main() {
-///     let batch = Builder::new().class(ThreadClass::Background).spawn(|| 6 * 7).unwrap();
-///     assert_eq!(batch.join().unwrap(), 42);
-/// }
-/// ```
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum ThreadClass {
-    /// It runs before all background threads.
-    #[default]
-    Normal,
-    /// It runs only on a kthread that has nothing else to do, and gives way to anything else at a
-    /// poll point within about a microsecond. An IOKernel takes its core as if that were idle, for
-    /// any program that needs one.
-    Background,
-    /// It runs alone on a kthread: no other user thread runs or is queued there, as long as the
-    /// program has another core for its other threads. From its creation to its end the program
-    /// requests one more core, as by [`cores::request`](crate::cores::request) at priority 0; see
-    /// there for when a requested core can be taken. If the IOKernel wants the core back, the
-    /// thread gives it up at its next poll point, and goes on when the program has one again.
-    ///
-    /// A program has at most one less than it has kthreads, and than the IOKernel manages cores;
-    /// beyond that no more can be made. The IOKernel must have `policy = "arbiter"`. Without an
-    /// IOKernel the thread has a kthread of its own, and Linux decides where that runs.
-    ///
-    /// # Examples
-    /// ```standalone_crate
-    /// use std::sync::Arc;
-    /// use std::sync::atomic::{AtomicBool, Ordering};
-    /// use tailwater::thread::{self, Builder, ThreadClass};
-    ///
-    /// # tailwater::allocator!();
-    /// fn main() {
-    ///     let rounds = tailwater::RuntimeBuilder::new().kthreads(2).run(|| {
-    ///         let stop = Arc::new(AtomicBool::new(false));
-    ///         let stopped = Arc::clone(&stop);
-    ///         let poller = Builder::new().class(ThreadClass::Exclusive).spawn(move || {
-    ///             let mut rounds = 0u64;
-    ///             while !stopped.load(Ordering::Relaxed) {
-    ///                 tailwater::poll();
-    ///                 rounds += 1;
-    ///             }
-    ///             rounds
-    ///         });
-    ///         // Other threads run beside it.
-    ///         thread::spawn(move || stop.store(true, Ordering::Relaxed));
-    ///         poller.unwrap().join().unwrap()
-    ///     });
-    ///     println!("{} rounds", rounds.unwrap());
-    /// }
-    /// ```
-    Exclusive,
-}
+pub use crate::records::uthread::ThreadClass;
 
 impl ThreadClass {
     /// Returns the class of the calling thread, if threads that it creates are of that class and it
@@ -79,15 +20,6 @@ impl ThreadClass {
     pub(crate) fn inherited() -> Option<Self> {
         let inherits = runtime().background.is_used() && current_uthread()?.is_background();
         inherits.then_some(Self::Background)
-    }
-
-    /// Returns the class as a thread's record has it.
-    pub(crate) fn recorded(class: Option<Self>) -> uthread::Class {
-        match class {
-            None | Some(Self::Normal) => uthread::Class::Normal,
-            Some(Self::Background) => uthread::Class::Background,
-            Some(Self::Exclusive) => uthread::Class::Exclusive,
-        }
     }
 }
 
@@ -141,7 +73,7 @@ impl Drop for Reserved {
 pub(crate) fn end_exclusive(me: &'static Uthread) {
     {
         let guard = NoPreempt::new();
-        me.set_class(uthread::Class::Normal);
+        me.set_class(ThreadClass::Normal);
         if let Some(kthread) = guard.kthread() {
             host::release(kthread, runtime());
         }

@@ -122,7 +122,7 @@ where
         Some(bytes) => stacks.custom.take(bytes, &guard)?,
     };
     let record: &'static Uthread = stack.uthread();
-    record.set_class(ThreadClass::recorded(options.class));
+    record.set_class(options.class.unwrap_or_default());
     record.pin_to(None);
     let id = match guard.kthread() {
         Some(kthread) => kthread.private().thread_ids.next(),

@@ -22,7 +22,7 @@ use crate::records::uthread::Runnable;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
 use core::sync::atomic::fence;
 use tailwater_shm::adaptive_spin::AdaptiveSpin;
-use tailwater_shm::control::Class;
+use tailwater_shm::control::ProgramClass;
 use tailwater_shm::grant::{Generation, Grant, NextOwner};
 use tailwater_shm::park::{BACKSTOP, Sleep};
 use tailwater_shm::priority;
@@ -271,7 +271,7 @@ pub fn as_idle(kthread: ThisKthread<'_>, runtime: &Runtime, body: impl FnOnce())
 /// could use: threads wait in a run queue. While the IOKernel polls, it sees them by itself.
 #[inline]
 pub fn report_surplus(runtime: &Runtime) {
-    let Some(loan) = runtime.loan.filter(|loan| loan.class == Class::BestEffort) else { return };
+    let Some(loan) = runtime.loan.filter(|loan| loan.class == ProgramClass::BestEffort) else { return };
     if loan.sleeps_beside_free_cores() && runtime.kthreads.iter().any(|k| k.core.load(Relaxed) == NO_CORE) {
         loan.ring_doorbell();
     }

@@ -47,7 +47,7 @@ use crate::records::uthread::Uthread;
 use core::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::io;
 use std::time::Duration;
-use tailwater_shm::control::Class;
+use tailwater_shm::control::ProgramClass;
 use tailwater_shm::grant::PREEMPT_SIGNAL;
 use tailwater_shm::{Cycles, clock};
 
@@ -80,7 +80,7 @@ pub fn prepare(runtime: &Runtime, quantum: Option<Duration>) {
 
 /// Returns whether an IOKernel looks at the clock of this runtime, while there is one.
 fn is_watched(runtime: &Runtime) -> bool {
-    runtime.loan.is_some_and(|loan| loan.class == Class::LatencyCritical)
+    runtime.loan.is_some_and(|loan| loan.class == ProgramClass::LatencyCritical)
 }
 
 /// Leaves the look at the clock to the IOKernel that takes an orphaned runtime, if it is its, and

@@ -19,7 +19,7 @@ use super::target::Arbiter;
 use crate::action::Action;
 use crate::estimate::{EstimateSettings, Estimator, LoadAverage};
 use crate::ids::{CoreId, Nanos, RuntimeId};
-use crate::ledger::{Class, Ledger};
+use crate::ledger::{Ledger, RuntimeClass};
 use heap::vec::Vec;
 
 /// Settings of [`Arachne`].
@@ -98,8 +98,8 @@ impl Arachne {
             let Some(account) = view.ledger.account(runtime) else { continue };
             let spec = account.spec();
             let (priority, asks) = match spec.class {
-                Class::LatencyCritical => (0, estimate.estimator.cores()),
-                Class::BestEffort => (PRIORITIES - 1, spec.max),
+                RuntimeClass::LatencyCritical => (0, estimate.estimator.cores()),
+                RuntimeClass::BestEffort => (PRIORITIES - 1, spec.max),
             };
             self.arbiter.request(runtime, account, 1 + priority, asks);
         }

@@ -57,7 +57,7 @@ use super::policy::{Policy, View};
 use super::select::{Choice, Claim, Rank, Selector, excess, idles_at, lendable};
 use crate::action::Action;
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
-use crate::ledger::{Account, Class, CoreState, KthreadState, Ledger};
+use crate::ledger::{Account, CoreState, KthreadState, Ledger, RuntimeClass};
 use heap::vec::Vec;
 
 /// Consecutive looks at which work waits although enough of the runtime's own kthreads idle or are
@@ -100,10 +100,10 @@ impl Default for Config {
 }
 
 impl Config {
-    fn quantum(&self, class: Class) -> Nanos {
+    fn quantum(&self, class: RuntimeClass) -> Nanos {
         match class {
-            Class::LatencyCritical => self.service_quantum,
-            Class::BestEffort => self.burst_quantum,
+            RuntimeClass::LatencyCritical => self.service_quantum,
+            RuntimeClass::BestEffort => self.burst_quantum,
         }
     }
 }
@@ -157,7 +157,7 @@ impl CongestionDetection {
         Self {
             config,
             selector: Selector::new(
-                [Class::LatencyCritical, Class::BestEffort].map(|class| config.quantum(class)),
+                [RuntimeClass::LatencyCritical, RuntimeClass::BestEffort].map(|class| config.quantum(class)),
                 config.seed,
             ),
             runtimes: PerRuntime::default(),
@@ -176,7 +176,7 @@ impl CongestionDetection {
 
     /// Sets which cores runtimes of a class may be lent, by position; all before the first call.
     /// What they have outside them already is not taken by this.
-    pub(super) fn set_reach(&mut self, class: Class, cores: &[bool]) {
+    pub(super) fn set_reach(&mut self, class: RuntimeClass, cores: &[bool]) {
         self.selector.set_reach(class, cores);
     }
 
@@ -328,7 +328,7 @@ impl CongestionDetection {
 /// The kthread that holds the core a claim is about.
 struct Holder {
     kthread: KthreadId,
-    class: Class,
+    class: RuntimeClass,
     excess: i32,
     tenure: Nanos,
     /// True if the kthread keeps the core although it idles: something is queued at its runtime, so
@@ -501,8 +501,10 @@ mod tests {
         let mut ledger = Ledger::new(Topology::uniform(64, 2, 1).unwrap());
         let (mut obs, mut policy) = (Observation::new(), CongestionDetection::new(Config::default()));
         for slot in 0..32 {
-            let (runtime, class) =
-                (RuntimeId(slot), [Class::LatencyCritical, Class::BestEffort][slot as usize % 2]);
+            let (runtime, class) = (
+                RuntimeId(slot),
+                [RuntimeClass::LatencyCritical, RuntimeClass::BestEffort][slot as usize % 2],
+            );
             let spec = RuntimeSpec { guaranteed: slot as u16 % 2, max: 4, kthreads: 4, class };
             ledger.register(runtime, spec, Nanos::ZERO).unwrap();
             obs.attach(runtime, spec.kthreads);

@@ -19,7 +19,7 @@ use super::policy::{Policy, View};
 use super::target::Arbiter;
 use crate::action::Action;
 use crate::ids::{CoreId, Nanos, RuntimeId};
-use crate::ledger::{Class, CoreState, Ledger};
+use crate::ledger::{CoreState, Ledger, RuntimeClass};
 
 /// Maximum number of distinct tails remembered per queue. Beyond it the newest is merged with its
 /// successor, which makes young entries look younger and never affects old ones.
@@ -109,13 +109,13 @@ impl DelayThreshold {
             let Some(look) = view.obs.runtime(runtime) else { continue };
             let spec = account.spec();
             let (rank, asks) = match spec.class {
-                Class::LatencyCritical => {
+                RuntimeClass::LatencyCritical => {
                     let used = account.cores().saturating_sub(idle_kthreads(view, runtime));
                     let without_core = account.cores() == 0 && look.has_work();
                     (1, (used + u16::from(tracked.delayed || without_core)).min(spec.max))
                 }
-                Class::BestEffort if look.has_work() => (2, spec.max),
-                Class::BestEffort => (2, account.cores()),
+                RuntimeClass::BestEffort if look.has_work() => (2, spec.max),
+                RuntimeClass::BestEffort => (2, account.cores()),
             };
             self.arbiter.request(runtime, account, rank, asks);
         }

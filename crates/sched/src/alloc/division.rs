@@ -22,7 +22,7 @@ use super::prefetch::{Have, PrefetchLimiter};
 use super::requests::{PRIORITIES, Requests};
 use super::target::{Request, divide};
 use crate::ids::{Nanos, RuntimeId};
-use crate::ledger::{Account, Class, KthreadState};
+use crate::ledger::{Account, KthreadState, RuntimeClass};
 use heap::vec::Vec;
 
 /// Shortest time after a division before the next one.
@@ -195,8 +195,8 @@ fn have(view: View<'_>, runtime: RuntimeId) -> Have {
 fn rows(runtime: RuntimeId, account: &Account, requests: Requests) -> impl Iterator<Item = Request> {
     let spec = account.spec();
     let first = match spec.class {
-        Class::LatencyCritical => 1,
-        Class::BestEffort => 1 + PRIORITIES,
+        RuntimeClass::LatencyCritical => 1,
+        RuntimeClass::BestEffort => 1 + PRIORITIES,
     };
     let mut covered = account.guaranteed();
     let guarantee = Request { runtime, rank: 0, cores: covered };
@@ -226,7 +226,7 @@ mod tests {
     }
 
     impl Machine {
-        fn new(cores: u16, specs: &[(u16, u16, Class)]) -> Self {
+        fn new(cores: u16, specs: &[(u16, u16, RuntimeClass)]) -> Self {
             let mut ledger = Ledger::new(Topology::uniform(cores, 1, 1).unwrap());
             let (mut obs, mut division) = (Observation::new(), Division::default());
             for (id, &(guaranteed, max, class)) in (0..).map(RuntimeId).zip(specs) {
@@ -268,7 +268,7 @@ mod tests {
 
     #[test]
     fn priorities_come_first_and_a_class_before_priorities() {
-        let (service, batch) = (Class::LatencyCritical, Class::BestEffort);
+        let (service, batch) = (RuntimeClass::LatencyCritical, RuntimeClass::BestEffort);
         let mut machine = Machine::new(8, &[(0, 8, service), (0, 8, service), (0, 8, batch)]);
         machine.request(0, Requests::new([0, 3, 0, 0, 0, 0, 0, 5]));
         machine.request(1, Requests::new([0, 0, 4, 0, 0, 0, 0, 0]));
@@ -278,7 +278,7 @@ mod tests {
 
     #[test]
     fn guarantees_are_kept_from_all_requests_and_count_as_requested_only_if_they_are() {
-        let class = Class::LatencyCritical;
+        let class = RuntimeClass::LatencyCritical;
         let mut machine = Machine::new(4, &[(2, 4, class), (1, 4, class)]);
         machine.request(1, Requests::new([4, 0, 0, 0, 0, 0, 0, 0]));
         assert_eq!(machine.look(Nanos(1)), [(2, 0), (2, 2)], "one guaranteed, one that is left");
@@ -288,7 +288,7 @@ mod tests {
 
     #[test]
     fn a_word_that_changes_all_the_time_is_followed_once_in_a_pause() {
-        let mut machine = Machine::new(4, &[(0, 4, Class::LatencyCritical)]);
+        let mut machine = Machine::new(4, &[(0, 4, RuntimeClass::LatencyCritical)]);
         machine.request(0, FIRST);
         assert_eq!(machine.look(Nanos(1)), [(3, 3)]);
         machine.request(0, Requests::NONE);
@@ -299,7 +299,7 @@ mod tests {
     #[test]
     fn the_pause_grows_with_what_is_divided() {
         let everything = Requests::from_word(0x0101_0101_0101_0101);
-        let class = Class::LatencyCritical;
+        let class = RuntimeClass::LatencyCritical;
         let mut machine = Machine::new(8, &[(0, 8, class); 40]);
         (0..40).for_each(|id| machine.request(id, everything));
         machine.look(Nanos(1));

@@ -110,7 +110,7 @@ impl Policy for Static {
 mod tests {
     use super::super::{KthreadLook, Observation};
     use super::*;
-    use crate::ledger::{Class, RuntimeSpec};
+    use crate::ledger::{RuntimeClass, RuntimeSpec};
     use crate::topology::Topology;
 
     struct Machine {
@@ -130,7 +130,7 @@ mod tests {
 
         fn attach(&mut self, id: u32, guaranteed: u16, max: u16) -> RuntimeId {
             let runtime = RuntimeId(id);
-            let spec = RuntimeSpec { guaranteed, max, kthreads: max, class: Class::BestEffort };
+            let spec = RuntimeSpec { guaranteed, max, kthreads: max, class: RuntimeClass::BestEffort };
             self.ledger.register(runtime, spec, Nanos::ZERO).unwrap();
             self.obs.attach(runtime, max);
             self.policy.attach(runtime, &self.ledger);

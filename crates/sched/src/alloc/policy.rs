@@ -7,7 +7,7 @@ use super::ix::steps::Clock;
 use super::observe::{Hold, Observation, RuntimeLook};
 use crate::action::Action;
 use crate::ids::{CoreId, Nanos, RuntimeId};
-use crate::ledger::{Class, CoreState, Ledger};
+use crate::ledger::{CoreState, Ledger, RuntimeClass};
 use heap::vec::Vec;
 
 /// The input of a decision: the time, the observation and the ledger.
@@ -23,10 +23,10 @@ pub struct View<'a> {
 
 impl View<'_> {
     /// Returns the class as which a runtime competes for cores.
-    pub(super) fn class(&self, runtime: RuntimeId) -> Class {
+    pub(super) fn class(&self, runtime: RuntimeId) -> RuntimeClass {
         match self.ledger.account(runtime) {
             Some(account) if !self.is_demoted(runtime) => account.spec().class,
-            _ => Class::BestEffort,
+            _ => RuntimeClass::BestEffort,
         }
     }
 
@@ -44,7 +44,7 @@ impl View<'_> {
             Hold::Starting { overdue } => {
                 let from_demoted = matches!(self.ledger.cores()[at],
                     CoreState::Owned { kthread, .. } if self.is_demoted(kthread.runtime));
-                self.now > overdue || from_demoted && self.class(claimant) == Class::LatencyCritical
+                self.now > overdue || from_demoted && self.class(claimant) == RuntimeClass::LatencyCritical
             }
         }
     }
@@ -141,11 +141,11 @@ mod tests {
     use crate::ids::KthreadId;
     use crate::ledger::RuntimeSpec;
     use crate::topology::Topology;
-    use Class::{BestEffort, LatencyCritical};
+    use RuntimeClass::{BestEffort, LatencyCritical};
 
     /// Returns whether the core of a holder yields to a claimant of this class; either is demoted
     /// or not. `moves`: the core is promised to the claimant already.
-    fn yields(hold: Hold, claimant: (Class, bool), holder_demoted: bool, moves: bool) -> bool {
+    fn yields(hold: Hold, claimant: (RuntimeClass, bool), holder_demoted: bool, moves: bool) -> bool {
         let now = Nanos::from_millis(1);
         let mut ledger = Ledger::new(Topology::uniform(1, 1, 1).unwrap());
         let mut obs = Observation::new();

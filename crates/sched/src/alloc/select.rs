@@ -38,7 +38,7 @@ use super::division::Entitlement;
 use super::observe::{Activity, Hold, Observation};
 use super::policy::View;
 use crate::ids::{KthreadId, Nanos, RuntimeId};
-use crate::ledger::{Account, Class, CoreState, KthreadState, Ledger};
+use crate::ledger::{Account, CoreState, KthreadState, Ledger, RuntimeClass};
 use heap::vec::Vec;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
@@ -49,14 +49,14 @@ pub(super) enum Rank {
     /// The runtime has fewer cores than it owns.
     Entitled,
     /// The runtime would burst.
-    Burst(Class),
+    Burst(RuntimeClass),
 }
 
 /// One runtime's claim to one more core.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub(super) runtime: RuntimeId,
-    pub(super) class: Class,
+    pub(super) class: RuntimeClass,
     pub(super) demoted: bool,
     /// Cores it has over those it owns; negative if it is entitled to more.
     pub(super) excess: i32,
@@ -68,8 +68,8 @@ impl Claim {
     }
 
     /// Returns true if the claim may take a core on which a kthread of this class idles.
-    pub(super) fn may_take_idle(&self, owner: Class) -> bool {
-        owner == Class::BestEffort || !self.demoted || self.rank() == Rank::Entitled
+    pub(super) fn may_take_idle(&self, owner: RuntimeClass) -> bool {
+        owner == RuntimeClass::BestEffort || !self.demoted || self.rank() == Rank::Entitled
     }
 
     /// Returns true if the claim justifies preempting a busy kthread that has had its core for
@@ -81,10 +81,18 @@ impl Claim {
     /// - Between bursting runtimes of one class the poorer takes from the richer, no sooner than
     ///   the core has been used for the `quantum` of their class. So equal shares are left alone,
     ///   an odd core goes round, and no runtime waits for ever.
-    pub(super) fn may_preempt(&self, owner: Class, owner_excess: i32, tenure: Nanos, quantum: Nanos) -> bool {
+    pub(super) fn may_preempt(
+        &self,
+        owner: RuntimeClass,
+        owner_excess: i32,
+        tenure: Nanos,
+        quantum: Nanos,
+    ) -> bool {
         let allowed = match (self.rank(), owner) {
-            (Rank::Entitled, _) | (Rank::Burst(Class::LatencyCritical), Class::BestEffort) => true,
-            (Rank::Burst(Class::BestEffort), Class::LatencyCritical) => false,
+            (Rank::Entitled, _) | (Rank::Burst(RuntimeClass::LatencyCritical), RuntimeClass::BestEffort) => {
+                true
+            }
+            (Rank::Burst(RuntimeClass::BestEffort), RuntimeClass::LatencyCritical) => false,
             (Rank::Burst(_), _) => tenure >= quantum && owner_excess > self.excess,
         };
         allowed && owner_excess > 0
@@ -106,9 +114,9 @@ pub(super) fn lendable(account: &Account, entitlement: Entitlement) -> i32 {
 enum Use {
     Free,
     /// Its owner, of this class, idles and has nothing queued.
-    Idle(Class),
+    Idle(RuntimeClass),
     /// Its owner, of this class, is busy or about to be.
-    Busy(Class),
+    Busy(RuntimeClass),
     /// On its way to another kthread, given up for none, or already chosen.
     Taken,
 }
@@ -168,7 +176,7 @@ impl Selector {
     }
 
     /// Sets which cores runtimes of a class may be lent, by position.
-    pub(super) fn set_reach(&mut self, class: Class, cores: &[bool]) {
+    pub(super) fn set_reach(&mut self, class: RuntimeClass, cores: &[bool]) {
         let reach = &mut self.reach[class as usize];
         reach.clear();
         reach.extend_from_slice(cores);
@@ -280,7 +288,8 @@ impl Selector {
         if self.available == 0 {
             return None;
         }
-        let (critical, effort) = (Use::Idle(Class::LatencyCritical), Use::Idle(Class::BestEffort));
+        let (critical, effort) =
+            (Use::Idle(RuntimeClass::LatencyCritical), Use::Idle(RuntimeClass::BestEffort));
         // An idle core that its owner requested is not lent.
         let lent = |owner: RuntimeId| owner != claim.runtime && self.excess[owner.0 as usize].1 > 0;
         let of_others = |at: usize| {
@@ -294,17 +303,17 @@ impl Selector {
             let rank = |&at: &usize| (!is_at(view, home, at), !self.is_apart(view, claim, at));
             (0..self.uses.len()).filter(usable).min_by_key(rank)
         };
-        let polite = |at: usize| matches!(self.uses[at], Use::Free | Use::Idle(Class::BestEffort));
+        let polite = |at: usize| matches!(self.uses[at], Use::Free | Use::Idle(RuntimeClass::BestEffort));
         let [sooner, later] = match claim.class {
-            Class::LatencyCritical => [effort, Use::Free],
-            Class::BestEffort => [Use::Free, effort],
+            RuntimeClass::LatencyCritical => [effort, Use::Free],
+            RuntimeClass::BestEffort => [Use::Free, effort],
         };
         let found = near(view, claim, |at| polite(at) && of_others(at))
             .or_else(|| first(sooner))
             .or_else(|| first(later));
         let last = || {
             let near = near(view, claim, |at| self.uses[at] == critical && of_others(at));
-            near.or_else(|| first(critical)).filter(|_| claim.may_take_idle(Class::LatencyCritical))
+            near.or_else(|| first(critical)).filter(|_| claim.may_take_idle(RuntimeClass::LatencyCritical))
         };
         let at = found.or_else(last)?;
         Some(self.least_sticky(view, claim, at, |other| self.uses[other] == self.uses[at]))
@@ -317,7 +326,7 @@ impl Selector {
         }
         #[cfg(test)]
         self.searches.set(self.searches.get() + 1);
-        for class in [Class::BestEffort, Class::LatencyCritical] {
+        for class in [RuntimeClass::BestEffort, RuntimeClass::LatencyCritical] {
             let near = near(view, claim, |at| self.is_eligible(view, claim, class, at));
             if let Some(at) = near.or_else(|| self.any_eligible(view, claim, class)) {
                 return Some(
@@ -332,7 +341,7 @@ impl Selector {
 
     /// Returns true if this core is busy, belongs to a runtime of this class, and may be preempted
     /// for the claim at present.
-    fn is_eligible(&self, view: View<'_>, claim: &Claim, class: Class, at: usize) -> bool {
+    fn is_eligible(&self, view: View<'_>, claim: &Claim, class: RuntimeClass, at: usize) -> bool {
         if self.uses[at] != Use::Busy(class) || !self.reaches(view, claim, at) {
             return false;
         }
@@ -366,7 +375,7 @@ impl Selector {
     }
 
     /// Returns a random core among the eligible ones.
-    fn any_eligible(&mut self, view: View<'_>, claim: &Claim, class: Class) -> Option<usize> {
+    fn any_eligible(&mut self, view: View<'_>, claim: &Claim, class: RuntimeClass) -> Option<usize> {
         let mut eligible = core::mem::take(&mut self.eligible);
         eligible.clear();
         eligible.extend((0..self.uses.len()).filter(|&at| self.is_eligible(view, claim, class, at)));

@@ -165,7 +165,7 @@ mod tests {
     use super::super::{Hold, Observation};
     use super::*;
     use crate::ids::{CoreId, Nanos};
-    use crate::ledger::{Class, Ledger, RuntimeSpec};
+    use crate::ledger::{Ledger, RuntimeClass, RuntimeSpec};
     use crate::topology::Topology;
 
     fn shares(total: usize, requests: &[(u32, u8, u16)]) -> Vec<u16> {
@@ -192,7 +192,7 @@ mod tests {
         let mut ledger = Ledger::new(Topology::uniform(1, 1, 1).unwrap());
         let mut obs = Observation::new();
         for runtime in [RuntimeId(0), RuntimeId(1)] {
-            let spec = RuntimeSpec { guaranteed: 0, max: 1, kthreads: 1, class: Class::BestEffort };
+            let spec = RuntimeSpec { guaranteed: 0, max: 1, kthreads: 1, class: RuntimeClass::BestEffort };
             ledger.register(runtime, spec, now).unwrap();
             obs.attach(runtime, 1);
         }

@@ -4,10 +4,10 @@
 use super::congestion::VAIN_SEARCHES;
 use super::*;
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};
-use crate::ledger::{Class, CoreState, Ledger, RuntimeSpec};
+use crate::ledger::{CoreState, Ledger, RuntimeClass, RuntimeSpec};
 use crate::topology::Topology;
 use Activity::{Idle, Running};
-use Class::{BestEffort, LatencyCritical};
+use RuntimeClass::{BestEffort, LatencyCritical};
 use heap::vec::Vec;
 
 /// Cores, runtimes that follow requests, and the policy. Time passes only in [`Machine::look`]
@@ -31,7 +31,7 @@ impl Machine {
         Self::new(Topology::uniform(cores, 1, 1).unwrap())
     }
 
-    fn runtime(&mut self, class: Class, guaranteed: u16, max: u16) -> RuntimeId {
+    fn runtime(&mut self, class: RuntimeClass, guaranteed: u16, max: u16) -> RuntimeId {
         let runtime = RuntimeId(self.runtimes);
         self.runtimes += 1;
         let spec = RuntimeSpec { guaranteed, max, kthreads: max, class };

@@ -28,7 +28,7 @@ mod state;
 mod tests;
 
 pub use error::{Inconsistency, RegisterError, TransitionError};
-pub use state::{Account, Class, CoreState, KthreadState, RuntimeSpec};
+pub use state::{Account, CoreState, KthreadState, RuntimeClass, RuntimeSpec};
 
 use crate::action::Action;
 use crate::ids::{CoreId, KthreadId, Nanos, RuntimeId};

@@ -76,7 +76,7 @@ pub enum KthreadState {
 ///
 /// Ordered by rank: `LatencyCritical` is served first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Class {
+pub enum RuntimeClass {
     /// It takes burstable cores from `BestEffort` runtimes at once, because its requests wait for
     /// cores.
     LatencyCritical,
@@ -95,7 +95,7 @@ pub struct RuntimeSpec {
     /// Number of its kthreads.
     pub kthreads: u16,
     /// Its rank for cores beyond the guaranteed ones.
-    pub class: Class,
+    pub class: RuntimeClass,
 }
 
 /// One kthread's entry in the ledger.

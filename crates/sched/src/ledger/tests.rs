@@ -10,7 +10,7 @@ const T1: Nanos = Nanos(200);
 const T2: Nanos = Nanos(300);
 
 fn spec(guaranteed: u16, max: u16, kthreads: u16) -> RuntimeSpec {
-    RuntimeSpec { guaranteed, max, kthreads, class: Class::BestEffort }
+    RuntimeSpec { guaranteed, max, kthreads, class: RuntimeClass::BestEffort }
 }
 
 fn k(runtime: u32, index: u16) -> KthreadId {

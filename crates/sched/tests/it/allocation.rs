@@ -10,7 +10,7 @@ use crate::world::{LOOK, Temper, World};
 use proptest::prelude::*;
 use tailwater_sched::CoreId;
 use tailwater_sched::alloc::{Config, CongestionDetection, Policy, Static};
-use tailwater_sched::ledger::{Class, RuntimeSpec};
+use tailwater_sched::ledger::{RuntimeClass, RuntimeSpec};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{Nanos, RuntimeId};
 
@@ -36,7 +36,7 @@ struct Case {
 }
 
 fn spec(cores: u16) -> impl Strategy<Value = RuntimeSpec> {
-    let class = prop_oneof![Just(Class::LatencyCritical), Just(Class::BestEffort)];
+    let class = prop_oneof![Just(RuntimeClass::LatencyCritical), Just(RuntimeClass::BestEffort)];
     let guaranteed = prop_oneof![2 => Just(0), 3 => 0..=cores.div_ceil(2)];
     (guaranteed, 1..=cores, 0..3u16, class).prop_map(|(guaranteed, max, extra, class)| {
         let max = max.max(guaranteed);
@@ -151,7 +151,7 @@ proptest! {
     fn no_bursting_runtime_starves(
         cores in 1..=4u16,
         specs in prop::collection::vec((1..=4u16, 0..3u64), 2..8),
-        class in prop_oneof![Just(Class::LatencyCritical), Just(Class::BestEffort)],
+        class in prop_oneof![Just(RuntimeClass::LatencyCritical), Just(RuntimeClass::BestEffort)],
         quantum in 1..20u64,
         seed in any::<u64>(),
     ) {
@@ -191,7 +191,7 @@ fn more_guaranteed_runtimes_than_cores_that_are_present_have_their_turns() {
     let mut world = World::new(Topology::uniform(3, 1, 1).unwrap(), congestion(1), 1);
     world.ledger.withdraw(CoreId(2)).unwrap();
     for slot in 0..3 {
-        let spec = RuntimeSpec { guaranteed: 1, max: 3, kthreads: 3, class: Class::LatencyCritical };
+        let spec = RuntimeSpec { guaranteed: 1, max: 3, kthreads: 3, class: RuntimeClass::LatencyCritical };
         assert!(world.register(slot, spec, Temper::Greedy(1)));
         world.work(slot, 1);
     }
@@ -209,7 +209,7 @@ fn more_guaranteed_runtimes_than_cores_that_are_present_have_their_turns() {
 fn a_core_that_no_level_divides_is_a_latency_critical_runtimes_while_it_has_work() {
     let mut world = World::new(Topology::uniform(2, 1, 1).unwrap(), congestion(1), 1);
     world.ledger.withdraw(CoreId(1)).unwrap();
-    for (slot, class) in [(0, Class::LatencyCritical), (1, Class::BestEffort)] {
+    for (slot, class) in [(0, RuntimeClass::LatencyCritical), (1, RuntimeClass::BestEffort)] {
         let spec = RuntimeSpec { guaranteed: 1, max: 2, kthreads: 2, class };
         assert!(world.register(slot, spec, Temper::Greedy(1)));
         world.work(slot, 1);
@@ -227,7 +227,7 @@ fn equal_runtimes_share_an_uneven_machine_evenly_over_time() {
     let mut world = World::new(Topology::uniform(5, 1, 1).unwrap(), congestion(1), 1);
     let runtimes = [0, 1, 2];
     for slot in runtimes {
-        let spec = RuntimeSpec { guaranteed: 0, max: 5, kthreads: 5, class: Class::BestEffort };
+        let spec = RuntimeSpec { guaranteed: 0, max: 5, kthreads: 5, class: RuntimeClass::BestEffort };
         assert!(world.register(slot, spec, Temper::Greedy(1)));
         world.work(slot, 1);
     }

@@ -8,7 +8,7 @@
 use crate::world::{Temper, World};
 use proptest::prelude::*;
 use tailwater_sched::alloc::{Action, Config, CongestionDetection, Policy, Requests};
-use tailwater_sched::ledger::{Account, Class, RuntimeSpec};
+use tailwater_sched::ledger::{Account, RuntimeClass, RuntimeSpec};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, Nanos, RuntimeId};
 
@@ -31,7 +31,7 @@ enum Op {
 }
 
 fn spec(cores: u16) -> impl Strategy<Value = RuntimeSpec> {
-    let class = prop_oneof![Just(Class::LatencyCritical), Just(Class::BestEffort)];
+    let class = prop_oneof![Just(RuntimeClass::LatencyCritical), Just(RuntimeClass::BestEffort)];
     (0..=cores.div_ceil(3), 1..=cores, class).prop_map(|(guaranteed, max, class)| {
         let max = max.max(guaranteed);
         RuntimeSpec { guaranteed, max, kthreads: max, class }
@@ -93,7 +93,7 @@ fn cores(world: &World<CongestionDetection>, slot: u32) -> u16 {
 
 /// Returns a machine of four cores, two of them absent, on which two greedy runtimes with this
 /// guarantee each, of these classes, have work without end.
-fn half_absent(guaranteed: u16, classes: [Class; 2]) -> World<CongestionDetection> {
+fn half_absent(guaranteed: u16, classes: [RuntimeClass; 2]) -> World<CongestionDetection> {
     let mut world = world(4, 1, 1);
     for core in [2, 3] {
         world.ledger.withdraw(CoreId(core)).unwrap();
@@ -112,8 +112,8 @@ fn half_absent(guaranteed: u16, classes: [Class; 2]) -> World<CongestionDetectio
 fn the_cores_that_are_present_are_divided_and_anew_when_one_leaves_or_returns() {
     let mut world = world(4, 1, 1);
     let spec = |guaranteed, class| RuntimeSpec { guaranteed, max: 4, kthreads: 4, class };
-    assert!(world.register(0, spec(0, Class::BestEffort), Temper::Greedy(1)));
-    assert!(world.register(1, spec(2, Class::LatencyCritical), Temper::Honest(1)));
+    assert!(world.register(0, spec(0, RuntimeClass::BestEffort), Temper::Greedy(1)));
+    assert!(world.register(1, spec(2, RuntimeClass::LatencyCritical), Temper::Honest(1)));
     world.request(0, Requests::new([0, 0, 0, 0, 0, 0, 0, 2]));
     world.step();
     assert_eq!(world.policy.granted(RuntimeId(0)), 2);
@@ -121,7 +121,7 @@ fn the_cores_that_are_present_are_divided_and_anew_when_one_leaves_or_returns() 
     for core in [2, 3] {
         world.ledger.withdraw(CoreId(core)).unwrap();
     }
-    assert!(world.register(0, spec(0, Class::BestEffort), Temper::Greedy(1)));
+    assert!(world.register(0, spec(0, RuntimeClass::BestEffort), Temper::Greedy(1)));
     world.request(0, Requests::new([0, 0, 0, 0, 0, 0, 0, 2]));
     world.work(0, 9);
     (0..PATIENCE).for_each(|_| world.step());
@@ -141,8 +141,8 @@ fn the_cores_that_are_present_are_divided_and_anew_when_one_leaves_or_returns() 
 fn a_request_that_goes_up_and_down_fetches_each_core_once_per_period() {
     let mut world = world(4, 1, 1);
     let spec = |class| RuntimeSpec { guaranteed: 0, max: 4, kthreads: 4, class };
-    assert!(world.register(0, spec(Class::BestEffort), Temper::Greedy(1)));
-    assert!(world.register(1, spec(Class::LatencyCritical), Temper::Honest(1)));
+    assert!(world.register(0, spec(RuntimeClass::BestEffort), Temper::Greedy(1)));
+    assert!(world.register(1, spec(RuntimeClass::LatencyCritical), Temper::Honest(1)));
     world.work(0, 9);
     // 100 ms.
     let mut fetched = 0;
@@ -162,7 +162,9 @@ fn a_request_that_goes_up_and_down_fetches_each_core_once_per_period() {
 
 #[test]
 fn guarantees_that_absent_cores_leave_no_room_for_are_divided_and_requests_get_nothing() {
-    for classes in [[Class::LatencyCritical; 2], [Class::LatencyCritical, Class::BestEffort]] {
+    for classes in
+        [[RuntimeClass::LatencyCritical; 2], [RuntimeClass::LatencyCritical, RuntimeClass::BestEffort]]
+    {
         let mut world = half_absent(2, classes);
         // Whichever comes first.
         world.work(1, 9);
@@ -184,11 +186,12 @@ fn guarantees_that_absent_cores_leave_no_room_for_are_divided_and_requests_get_n
 /// Returns a machine of this many cores with a runtime that requested one of them and has work for
 /// all, and holds them; the class is that of the runtime. Slot 1 is a service with a guaranteed
 /// core and no work.
-fn one_own_of_many(cores: u16, class: Class, seed: u64) -> World<CongestionDetection> {
+fn one_own_of_many(cores: u16, class: RuntimeClass, seed: u64) -> World<CongestionDetection> {
     let mut world = world(cores, 1, seed);
     let spec = RuntimeSpec { guaranteed: 0, max: cores, kthreads: cores, class };
     assert!(world.register(0, spec, Temper::Greedy(1)));
-    let spec = RuntimeSpec { guaranteed: 1, max: cores, kthreads: cores, class: Class::LatencyCritical };
+    let spec =
+        RuntimeSpec { guaranteed: 1, max: cores, kthreads: cores, class: RuntimeClass::LatencyCritical };
     assert!(world.register(1, spec, Temper::Honest(1)));
     world.request(0, Requests::new([1, 0, 0, 0, 0, 0, 0, 0]));
     world.work(0, 9);
@@ -226,7 +229,7 @@ fn taken_for_slot_1(world: &mut World<CongestionDetection>, cores: u16) -> Vec<(
 fn the_core_of_an_exclusive_thread_is_the_last_that_its_program_loses() {
     for (seed, cores) in (0..48).map(|seed| (seed, 2 + (seed % 4) as u16)) {
         for host in 0..cores {
-            let mut world = one_own_of_many(cores, Class::BestEffort, seed);
+            let mut world = one_own_of_many(cores, RuntimeClass::BestEffort, seed);
             world.host(0, &[host]);
             let taken = taken_for_slot_1(&mut world, cores);
             assert!(taken.iter().all(|&(k, _)| k != host), "seed {seed}: {host} among {taken:?}");
@@ -237,12 +240,12 @@ fn the_core_of_an_exclusive_thread_is_the_last_that_its_program_loses() {
 #[test]
 fn a_reserved_core_is_kept_before_others_and_an_exclusive_threads_before_a_reserved_one() {
     for seed in 0..32 {
-        let mut world = one_own_of_many(3, Class::BestEffort, seed);
+        let mut world = one_own_of_many(3, RuntimeClass::BestEffort, seed);
         world.reserve(seed as usize % 3, 0);
         let taken = taken_for_slot_1(&mut world, 3);
         assert!(taken.iter().all(|&(_, at)| at != seed as usize % 3), "seed {seed}: {taken:?}");
 
-        let mut world = one_own_of_many(3, Class::BestEffort, seed);
+        let mut world = one_own_of_many(3, RuntimeClass::BestEffort, seed);
         let host = (seed % 3) as u16;
         world.host(0, &[host]);
         for at in 0..3 {
@@ -257,7 +260,7 @@ fn a_reserved_core_is_kept_before_others_and_an_exclusive_threads_before_a_reser
 #[test]
 fn a_program_that_says_that_all_its_kthreads_host_keeps_no_more_cores_for_it() {
     for seed in 0..32 {
-        let mut world = one_own_of_many(4, Class::BestEffort, seed);
+        let mut world = one_own_of_many(4, RuntimeClass::BestEffort, seed);
         world.host(0, &[0, 1, 2, 3]);
         assert_eq!(taken_for_slot_1(&mut world, 4).len(), 3);
     }
@@ -333,7 +336,7 @@ proptest! {
     ) {
         let mut world = world(cores, 1, seed);
         for slot in 0..requests.len() as u32 {
-            let class = if slot % 2 == 0 { Class::BestEffort } else { Class::LatencyCritical };
+            let class = if slot % 2 == 0 { RuntimeClass::BestEffort } else { RuntimeClass::LatencyCritical };
             let spec = RuntimeSpec { guaranteed: 0, max: cores, kthreads: cores, class };
             prop_assert!(world.register(slot, spec, Temper::Greedy(2)));
             world.work(slot, 10);

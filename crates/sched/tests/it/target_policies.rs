@@ -8,7 +8,7 @@ use crate::world::{LOOK, Temper, World};
 use tailwater_sched::alloc::{
     Arachne, ArachneConfig, Config, DelayConfig, DelayThreshold, IxConfig, IxControl, Policy,
 };
-use tailwater_sched::ledger::{Class, RuntimeSpec};
+use tailwater_sched::ledger::{RuntimeClass, RuntimeSpec};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, Nanos};
 
@@ -45,7 +45,11 @@ fn play<P: Policy>(policy: P, seed: u64) -> World<P> {
             0 | 1 => {
                 let max = 1 + random.below(u64::from(cores)) as u16;
                 let guaranteed = random.below(u64::from(max.div_ceil(2)) + 1) as u16;
-                let class = if random.below(2) == 0 { Class::LatencyCritical } else { Class::BestEffort };
+                let class = if random.below(2) == 0 {
+                    RuntimeClass::LatencyCritical
+                } else {
+                    RuntimeClass::BestEffort
+                };
                 let kthreads = max + random.below(3) as u16;
                 let temper = temper(&mut random);
                 world.register(slot, RuntimeSpec { guaranteed, max, kthreads, class }, temper);
@@ -104,8 +108,8 @@ fn equal_histories_decide_equally() {
 fn looks_to_grow<P: Policy>(policy: P, want: u16) -> usize {
     let mut world = World::new(Topology::uniform(4, 1, 1).unwrap(), policy, 1);
     let spec = |max, class| RuntimeSpec { guaranteed: 0, max, kthreads: max, class };
-    world.register(0, spec(4, Class::LatencyCritical), Temper::Greedy(0));
-    world.register(1, spec(4, Class::BestEffort), Temper::Greedy(0));
+    world.register(0, spec(4, RuntimeClass::LatencyCritical), Temper::Greedy(0));
+    world.register(1, spec(4, RuntimeClass::BestEffort), Temper::Greedy(0));
     world.work(0, 50);
     world.work(1, 50);
     let cores = |world: &World<P>| world.ledger.account(tailwater_sched::RuntimeId(0)).unwrap().cores();

@@ -154,7 +154,7 @@ pub fn document_from_file<T: DeserializeOwned>(file: OwnedFd) -> io::Result<T> {
 #[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
-    use crate::control::{Class, Instance};
+    use crate::control::{Instance, ProgramClass};
 
     #[test]
     fn an_estate_is_read_as_it_was_written() {
@@ -163,7 +163,7 @@ mod tests {
             name: "web".to_owned(),
             kthreads: 2,
             guaranteed: 1,
-            class: Class::BestEffort,
+            class: ProgramClass::BestEffort,
             ring_bytes: 32_768,
             ip: Some(Ipv4Addr::new(10, 77, 0, 2)),
             returns: false,

@@ -72,7 +72,7 @@ const MAX_QUOTED: usize = 200;
 /// How the allocator treats a runtime.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Class {
+pub enum ProgramClass {
     /// May take burstable cores from best-effort runtimes at once.
     #[default]
     LatencyCritical,
@@ -188,7 +188,7 @@ pub struct Register {
     /// Cores it is entitled to without being preempted.
     pub guaranteed: u16,
     /// Allocation class.
-    pub class: Class,
+    pub class: ProgramClass,
     /// Size of each packet ring in bytes.
     pub ring_bytes: u32,
     /// Requested address; `None` lets the IOKernel choose.

@@ -7,7 +7,7 @@ mod tests;
 use core::sync::atomic::Ordering;
 
 use tailwater_sched::KthreadId;
-use tailwater_sched::ledger::Class;
+use tailwater_sched::ledger::RuntimeClass;
 use tailwater_shm::Cycles;
 use tailwater_shm::layout::{IN_STACK, IN_THREAD};
 use tailwater_stats::account::CoreAccount;
@@ -57,10 +57,10 @@ impl Allocator {
             }
             Phase::Ceding { .. } => &ns.cede,
             Phase::Running { kthread, idle } => match (self.class_of(kthread.runtime), idle) {
-                (Class::LatencyCritical, false) => &ns.service,
-                (Class::LatencyCritical, true) => &ns.service_idle,
-                (Class::BestEffort, false) => &ns.batch,
-                (Class::BestEffort, true) => &ns.batch_idle,
+                (RuntimeClass::LatencyCritical, false) => &ns.service,
+                (RuntimeClass::LatencyCritical, true) => &ns.service_idle,
+                (RuntimeClass::BestEffort, false) => &ns.batch,
+                (RuntimeClass::BestEffort, true) => &ns.batch_idle,
             },
         }
     }

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tailwater_sched::RuntimeId;
 use tailwater_sched::alloc::PolicyName;
 use tailwater_sched::ledger::CoreState;
-use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 
 use super::{BATCH, SERVICE, arrival, happening, play};
 use crate::config::Config;

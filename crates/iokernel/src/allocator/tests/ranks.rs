@@ -2,7 +2,7 @@
 
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::KthreadState;
-use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 use tailwater_shm::priority::Rank;
 
 use super::{BATCH, SERVICE, arrival};

@@ -2,7 +2,7 @@
 
 use tailwater_sched::alloc::PolicyName;
 use tailwater_sched::{CoreId, RuntimeId};
-use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 use tailwater_shm::{Grant, KthreadState};
 
 use super::{BATCH, SERVICE, arrival};

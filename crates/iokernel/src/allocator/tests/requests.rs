@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use proptest::prelude::*;
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::Class;
+use tailwater_shm::control::ProgramClass;
 use tailwater_shm::layout::TAKES_REQUESTS;
 use tailwater_shm::{Grant, KthreadState};
 
@@ -23,8 +23,8 @@ const CORES: u16 = 8;
 fn machine() -> Sandbox {
     let config = Config { policy: PolicyName::Arbiter, ..Config::default() };
     let mut sandbox = Sandbox::with_config(CORES, Vec::new(), &config);
-    sandbox.add(BATCH, CORES, 0, Class::BestEffort);
-    sandbox.add(SERVICE, CORES, 0, Class::LatencyCritical);
+    sandbox.add(BATCH, CORES, 0, ProgramClass::BestEffort);
+    sandbox.add(SERVICE, CORES, 0, ProgramClass::LatencyCritical);
     sandbox.peer(BATCH).queue(0, 100);
     settle(&mut sandbox);
     assert_eq!(held(&sandbox, BATCH), 8);
@@ -77,7 +77,7 @@ fn a_program_sees_whether_the_policy_grants_requests() {
     for (policy, word) in [(PolicyName::Arbiter, TAKES_REQUESTS), (PolicyName::Congestion, 0)] {
         let config = Config { policy, ..Config::default() };
         let mut sandbox = Sandbox::with_config(1, Vec::new(), &config);
-        sandbox.add(SERVICE, 1, 0, Class::LatencyCritical);
+        sandbox.add(SERVICE, 1, 0, ProgramClass::LatencyCritical);
         assert_eq!(sandbox.peer(SERVICE).region.granted().load(Ordering::Relaxed), word);
     }
 }
@@ -135,7 +135,7 @@ fn the_polling_thread_does_not_sleep_before_a_request_is_divided_and_served() {
 fn a_late_raise_ends_a_sleep_when_its_period_ends() {
     let config = Config { policy: PolicyName::Arbiter, ..Config::default() };
     let mut sandbox = Sandbox::with_config(CORES, Vec::new(), &config);
-    sandbox.add(SERVICE, CORES, 0, Class::LatencyCritical);
+    sandbox.add(SERVICE, CORES, 0, ProgramClass::LatencyCritical);
     sandbox.peer(SERVICE).request(1);
     settle(&mut sandbox);
     let began = sandbox.now;
@@ -180,7 +180,7 @@ fn a_request_that_stands_before_the_program_is_ready_is_a_raise_when_it_is() {
 fn a_core_on_which_a_stopped_kthread_did_not_start_is_fetched_again_when_it_may_be() {
     let config = Config { policy: PolicyName::Arbiter, ..Config::default() };
     let mut sandbox = Sandbox::with_config(1, Vec::new(), &config);
-    sandbox.add(SERVICE, 1, 0, Class::LatencyCritical);
+    sandbox.add(SERVICE, 1, 0, ProgramClass::LatencyCritical);
     sandbox.peer(SERVICE).request(1);
     // It obeys nothing: it is stopped.
     let deadline = config.start_deadline_us * 1_000;
@@ -222,7 +222,7 @@ fn at_each_priority_the_larger_of_a_programs_own_request_and_that_of_a_client_co
 #[test]
 fn a_priority_is_divided_evenly_and_a_higher_one_comes_first() {
     let mut sandbox = machine();
-    sandbox.add(OTHER, CORES, 0, Class::LatencyCritical);
+    sandbox.add(OTHER, CORES, 0, ProgramClass::LatencyCritical);
     sandbox.peer(SERVICE).request(8 << 8);
     sandbox.peer(OTHER).request(8 << 8);
     settle(&mut sandbox);
@@ -237,7 +237,7 @@ fn a_priority_is_divided_evenly_and_a_higher_one_comes_first() {
 #[test]
 fn the_cores_of_a_program_that_ends_go_to_those_that_request_them() {
     let mut sandbox = machine();
-    sandbox.add(OTHER, CORES, 0, Class::LatencyCritical);
+    sandbox.add(OTHER, CORES, 0, ProgramClass::LatencyCritical);
     sandbox.peer(SERVICE).request(8);
     sandbox.peer(OTHER).request(8 << 8);
     settle(&mut sandbox);

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use tailwater_host::cpu_set;
 use tailwater_sched::ledger::CoreState;
 use tailwater_sched::{CoreId, RuntimeId};
-use tailwater_shm::control::Class;
+use tailwater_shm::control::ProgramClass;
 use tailwater_shm::{Grant, KthreadState};
 
 use super::play;
@@ -28,8 +28,8 @@ fn machine() -> Sandbox {
 /// A service and a batch job that has work for all cores.
 fn shared_machine() -> Sandbox {
     let mut sandbox = machine();
-    sandbox.add(BATCH, CORES, 0, Class::BestEffort);
-    sandbox.add(SERVICE, CORES, 0, Class::LatencyCritical);
+    sandbox.add(BATCH, CORES, 0, ProgramClass::BestEffort);
+    sandbox.add(SERVICE, CORES, 0, ProgramClass::LatencyCritical);
     sandbox.peer(BATCH).queue(0, 100);
     settle(&mut sandbox);
     sandbox
@@ -89,7 +89,7 @@ fn the_cores_that_a_program_requests_and_has_are_reserved_until_the_request_ends
 #[test]
 fn a_core_that_no_program_has_or_requests_is_linuxs_at_once() {
     let mut sandbox = machine();
-    sandbox.add(SERVICE, CORES, 0, Class::LatencyCritical);
+    sandbox.add(SERVICE, CORES, 0, ProgramClass::LatencyCritical);
     sandbox.peer(SERVICE).request(3);
     settle(&mut sandbox);
     assert_eq!(look(&mut sandbox).map(|cores| cores.len()), Some(3));
@@ -133,7 +133,7 @@ fn a_core_that_linux_takes_away_is_reserved_no_more_and_another_one_is_once_it_i
 fn nothing_is_reserved_unless_threads_are_to_be_kept_off() {
     let config = Config { policy: PolicyName::Arbiter, ..Config::default() };
     let mut sandbox = Sandbox::with_config(CORES, Vec::new(), &config);
-    sandbox.add(SERVICE, CORES, 0, Class::LatencyCritical);
+    sandbox.add(SERVICE, CORES, 0, ProgramClass::LatencyCritical);
     sandbox.peer(SERVICE).request(2);
     settle(&mut sandbox);
     assert_eq!((had(&sandbox, SERVICE).len(), look(&mut sandbox)), (2, None));

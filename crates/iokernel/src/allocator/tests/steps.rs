@@ -1,7 +1,7 @@
 //! IX's control loop on 8 cores that do not exist.
 
 use tailwater_sched::alloc::PolicyName;
-use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 use tailwater_shm::{Grant, KthreadState};
 
 use super::{BATCH, SERVICE};

@@ -1,7 +1,7 @@
 //! Programs whose kthreads take long to wake.
 
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 
 use crate::fixture::{Sandbox, measure_as};
 

@@ -2,7 +2,7 @@
 
 use core::sync::atomic::Ordering::Relaxed;
 use tailwater_sched::{KthreadId, RuntimeId};
-use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 use tailwater_shm::{Grant, KthreadState};
 
 use crate::fixture::Sandbox;

@@ -1,6 +1,6 @@
 use super::returning::MAX_GROUPS;
 use super::*;
-use tailwater_shm::control::{Class, Instance};
+use tailwater_shm::control::{Instance, ProgramClass};
 
 const ROOT: &User = &User { uid: 0, owner: 0, groups: Vec::new(), privileged: true };
 
@@ -29,7 +29,7 @@ fn request(name: &str) -> Register {
         name: name.to_owned(),
         kthreads: 2,
         guaranteed: 1,
-        class: Class::LatencyCritical,
+        class: ProgramClass::LatencyCritical,
         ring_bytes: 1 << 16,
         ip: None,
         returns: false,
@@ -211,7 +211,7 @@ fn a_new_configuration_fills_grants_in_the_order_of_registration() {
     let authority = Authority::resolve(&config).unwrap();
     let mut directory = Directory::new(&config, authority.clone(), 4, u64::MAX);
     let user = User { uid: 1000, owner: 1000, groups: Vec::new(), privileged: false };
-    let job = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..request(name) };
+    let job = |name: &str| Register { guaranteed: 0, class: ProgramClass::BestEffort, ..request(name) };
     directory.admit(&user, &job("first")).unwrap();
     directory.admit(&user, &job("second")).unwrap();
     for _ in 0..2 {
@@ -444,7 +444,7 @@ fn a_program_without_a_right_to_choose_its_address_keeps_the_one_it_has() {
     let config = Config::from_toml("[[grant]]\nusers = 1000").unwrap();
     let mut directory = Directory::new(&config, Authority::resolve(&config).unwrap(), 4, u64::MAX);
     let user = User { uid: 1000, owner: 1000, groups: Vec::new(), privileged: false };
-    let job = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..request(name) };
+    let job = |name: &str| Register { guaranteed: 0, class: ProgramClass::BestEffort, ..request(name) };
     let neighbour = register(&mut directory, &user, &job("neighbour"), &[1, 2]);
     let Assignment { ip, .. } = register(&mut directory, &user, &job("idle"), &[3, 4]);
     directory.release(neighbour.id);
@@ -470,7 +470,7 @@ fn grants_that_programs_have_filled_in_another_order_than_that_of_their_numbers_
     let config = Config::from_toml(text).unwrap();
     let mut old = Directory::new(&config, Authority::resolve(&config).unwrap(), 4, u64::MAX);
     let user = User { uid: 1000, owner: 1000, groups: Vec::new(), privileged: false };
-    let job = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..request(name) };
+    let job = |name: &str| Register { guaranteed: 0, class: ProgramClass::BestEffort, ..request(name) };
     let first = old.admit(ROOT, &job("first")).unwrap();
     let a = register(&mut old, &user, &job("a"), &[3, 4]);
     old.release(first.id);
@@ -511,7 +511,7 @@ fn a_program_that_returns_gets_its_former_address_of_the_pool_for_a_while_after_
     let user = User { uid: 7, owner: 7, groups: Vec::new(), privileged: false };
     let job = |name: &str, host| Register {
         guaranteed: 0,
-        class: Class::BestEffort,
+        class: ProgramClass::BestEffort,
         ip: Some([10, 77, 0, host].into()),
         returns: true,
         ..request(name)
@@ -560,7 +560,7 @@ fn of_ever_so_many_groups_those_that_grants_name_are_handed_over() {
 fn what_a_program_had_that_has_not_come_back_is_given_to_no_other() {
     let config = Config::from_toml("prefix-len = 28\npool-start = \"10.77.0.2\"\n[[grant]]\nusers = \"*\"");
     let config = config.unwrap();
-    let free = |name: &str| Register { guaranteed: 0, class: Class::BestEffort, ..request(name) };
+    let free = |name: &str| Register { guaranteed: 0, class: ProgramClass::BestEffort, ..request(name) };
     let at = |name: &str, ip: Ipv4Addr, returns| Register { ip: Some(ip), returns, ..free(name) };
     let own = std::process::id() as i32;
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
@@ -729,7 +729,7 @@ fn both_instances_get_back_the_address_that_a_killed_iokernel_chose_for_them() {
     });
     directory.owe(owed.to_vec());
     for (instance, owed) in [Instance::Replaced, Instance::Replaces].into_iter().zip(&owed) {
-        let free = Register { guaranteed: 0, class: Class::BestEffort, ..request("web") };
+        let free = Register { guaranteed: 0, class: ProgramClass::BestEffort, ..request("web") };
         let place = directory.admit(&owner, &Register { ip: Some(ip), returns: true, instance, ..free });
         let place = place.unwrap();
         assert_eq!(place.ip, ip);

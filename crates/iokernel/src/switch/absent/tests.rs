@@ -4,7 +4,7 @@ use tailwater_ports::memory::{MemoryPeer, pair};
 use tailwater_ports::{Attachment, Port};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Clock;
-use tailwater_shm::control::Class::LatencyCritical;
+use tailwater_shm::control::ProgramClass::LatencyCritical;
 use tailwater_shm::ring::FLAG_CHECKSUM_OK;
 use tailwater_tcp::segment::Options;
 use tailwater_tcp::{Flags, Header, Segment, Seq};

@@ -2,7 +2,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 use tailwater_ports::memory::{MemoryPeer, pair};
 use tailwater_ports::{Attachment, Port};
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::Class::LatencyCritical;
+use tailwater_shm::control::ProgramClass::LatencyCritical;
 use tailwater_testkit::frames::{arp, ipv6, udp};
 use tailwater_wire::{Addresses, ETHERNET_HEADER, IpProtocol, MacAddr, ND_HOP_LIMIT, Neighbour};
 

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use tailwater_ports::{Attachment, Context, Inject, Port, PortError, SendQueue};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Cycles;
-use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 use tailwater_testkit::frames::udp;
 use tailwater_wire::MacAddr;
 

@@ -5,7 +5,7 @@ use tailwater_ports::memory::{MemoryPeer, pair};
 use tailwater_ports::{Attachment, Port};
 use tailwater_sched::RuntimeId;
 use tailwater_shm::KthreadState;
-use tailwater_shm::control::Class::LatencyCritical;
+use tailwater_shm::control::ProgramClass::LatencyCritical;
 use tailwater_testkit::frames::{arp, fragment, ipv6, udp};
 use tailwater_wire::MacAddr;
 

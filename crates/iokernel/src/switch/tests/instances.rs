@@ -2,7 +2,7 @@
 
 use tailwater_ports::Port;
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::Class::LatencyCritical;
+use tailwater_shm::control::ProgramClass::LatencyCritical;
 use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_PASSED_ON};
 use tailwater_testkit::frames::udp;
 use tailwater_wire::MacAddr;

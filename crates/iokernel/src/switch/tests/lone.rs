@@ -2,7 +2,7 @@
 
 use std::net::Ipv4Addr;
 use tailwater_shm::KthreadState;
-use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 use tailwater_testkit::frames::udp;
 use tailwater_wire::frame::ETHERTYPE_IPV6;
 use tailwater_wire::packet::{TCP, decode};

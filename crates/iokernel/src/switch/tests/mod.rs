@@ -8,7 +8,7 @@ use std::net::Ipv4Addr;
 use tailwater_ports::memory::{MemoryPeer, pair};
 use tailwater_ports::{Attachment, Context, Delivery, Inject, Port, PortError};
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 use tailwater_shm::ring::{FLAG_CHECKSUM_OK, FLAG_CHECKSUM_OWED, FLAG_PASSED_ON, RingLie};
 use tailwater_shm::{Cycles, Grant, KthreadState};
 use tailwater_testkit::frames::{arp, udp};

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 use tailwater_testkit::frames::udp;
 
 use crate::fixture::{INGRESS_TAIL, Sandbox};

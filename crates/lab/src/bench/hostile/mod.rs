@@ -19,7 +19,7 @@ use tailwater_loadgen::Plan;
 use tailwater_loadgen::protocol::Medium;
 use tailwater_ports::Port;
 use tailwater_ports::tap::TapPort;
-use tailwater_shm::control::Class;
+use tailwater_shm::control::ProgramClass;
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::cores::CorePlan;
 use tailwater_testbed::interrupt::Interrupt;
@@ -193,7 +193,7 @@ fn start(testbed: &Testbed, speed: u64, uplink: Option<Box<dyn Port>>) -> anyhow
         grant: vec![Grant {
             users,
             kthreads: MANY_KTHREADS,
-            classes: vec![Class::BestEffort, Class::LatencyCritical],
+            classes: vec![ProgramClass::BestEffort, ProgramClass::LatencyCritical],
             ..Grant::default()
         }],
         ..Config::default()

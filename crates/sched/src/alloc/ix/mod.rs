@@ -45,7 +45,7 @@ use super::per_runtime::PerRuntime;
 use super::policy::{Policy, Setting, View};
 use crate::action::Action;
 use crate::ids::{CoreId, Nanos, RuntimeId};
-use crate::ledger::{Class, CoreState, Ledger};
+use crate::ledger::{CoreState, Ledger, RuntimeClass};
 use crate::topology::Topology;
 use control::{LateShares, Service, Usage, Verdict, judge};
 use heap::vec;
@@ -268,14 +268,14 @@ impl IxControl {
             self.used[at] = true;
             self.cores += 1;
         }
-        self.lending.set_reach(Class::LatencyCritical, &self.used);
+        self.lending.set_reach(RuntimeClass::LatencyCritical, &self.used);
         if self.config.sequence == Sequence::Energy {
-            self.lending.set_reach(Class::BestEffort, &self.used);
+            self.lending.set_reach(RuntimeClass::BestEffort, &self.used);
         }
     }
 
-    fn reaches(&self, class: Class, at: usize) -> bool {
-        let all = class == Class::BestEffort && self.config.sequence == Sequence::Consolidation;
+    fn reaches(&self, class: RuntimeClass, at: usize) -> bool {
+        let all = class == RuntimeClass::BestEffort && self.config.sequence == Sequence::Consolidation;
         all || self.used.get(at).is_none_or(|&used| used)
     }
 }
@@ -300,7 +300,7 @@ impl Policy for IxControl {
             self.physical = steps::physical(topology);
             self.used = vec![false; topology.len()];
         }
-        if account.spec().class == Class::LatencyCritical {
+        if account.spec().class == RuntimeClass::LatencyCritical {
             self.services.insert(runtime, Service::default());
         }
         self.lending.attach(runtime, ledger);
@@ -344,7 +344,7 @@ impl Policy for IxControl {
     }
 
     fn may_serve(&self, runtime: RuntimeId, core: CoreId, ledger: &Ledger) -> bool {
-        let class = ledger.account(runtime).map_or(Class::BestEffort, |account| account.spec().class);
+        let class = ledger.account(runtime).map_or(RuntimeClass::BestEffort, |account| account.spec().class);
         ledger.topology().position(core).is_some_and(|at| self.reaches(class, at))
     }
 

@@ -25,7 +25,7 @@ impl Machine {
         Self { ledger: Ledger::new(topology), obs: Observation::new(), policy, now: Nanos::ZERO }
     }
 
-    fn add(&mut self, id: u32, class: Class, guaranteed: u16, max: u16) {
+    fn add(&mut self, id: u32, class: RuntimeClass, guaranteed: u16, max: u16) {
         let spec = RuntimeSpec { guaranteed, max, kthreads: max, class };
         self.ledger.register(RuntimeId(id), spec, self.now).unwrap();
         self.obs.attach(RuntimeId(id), max);
@@ -104,7 +104,7 @@ impl Machine {
 #[test]
 fn a_backlog_takes_the_energy_sequence_up_and_idle_time_takes_it_back() {
     let mut machine = Machine::new(two_way(8), Sequence::Energy);
-    machine.add(0, Class::LatencyCritical, 0, 8);
+    machine.add(0, RuntimeClass::LatencyCritical, 0, 8);
     machine.run(1, &[]);
     assert_eq!(machine.setting(), (0, 1, Some(Clock::Mhz(1_000))));
     let mut seen = vec![machine.setting()];
@@ -128,8 +128,8 @@ fn a_backlog_takes_the_energy_sequence_up_and_idle_time_takes_it_back() {
 #[test]
 fn consolidation_keeps_services_on_whole_physical_cores_and_leaves_the_rest_to_batch_jobs() {
     let mut machine = Machine::new(two_way(8), Sequence::Consolidation);
-    machine.add(0, Class::LatencyCritical, 0, 8);
-    machine.add(1, Class::BestEffort, 0, 8);
+    machine.add(0, RuntimeClass::LatencyCritical, 0, 8);
+    machine.add(1, RuntimeClass::BestEffort, 0, 8);
     machine.run(50, &[(0, 40), (1, 40)]);
     assert_eq!(machine.cores_of(0), [0, 4], "a core and its hyperthread");
     assert_eq!(machine.cores_of(1).len(), 6);
@@ -143,8 +143,8 @@ fn consolidation_keeps_services_on_whole_physical_cores_and_leaves_the_rest_to_b
 #[test]
 fn under_energy_batch_jobs_get_what_services_leave_of_the_cores_in_use_and_the_others_halt() {
     let mut machine = Machine::new(two_way(8), Sequence::Energy);
-    machine.add(0, Class::LatencyCritical, 0, 8);
-    machine.add(1, Class::BestEffort, 0, 8);
+    machine.add(0, RuntimeClass::LatencyCritical, 0, 8);
+    machine.add(1, RuntimeClass::BestEffort, 0, 8);
     machine.run(300, &[(1, 40)]);
     assert_eq!(machine.cores_of(1), [0]);
     let mut actions = Vec::new();
@@ -156,8 +156,8 @@ fn under_energy_batch_jobs_get_what_services_leave_of_the_cores_in_use_and_the_o
 #[test]
 fn the_step_has_a_core_for_each_that_is_guaranteed_from_the_registration_on() {
     let mut machine = Machine::new(two_way(8), Sequence::Energy);
-    machine.add(0, Class::LatencyCritical, 2, 8);
-    machine.add(1, Class::BestEffort, 1, 8);
+    machine.add(0, RuntimeClass::LatencyCritical, 2, 8);
+    machine.add(1, RuntimeClass::BestEffort, 1, 8);
     assert_eq!(machine.setting().1, 3);
     machine.run(50, &[(0, 40), (1, 40)]);
     assert!(machine.cores_of(0).len() >= 2);
@@ -171,7 +171,7 @@ fn the_step_has_a_core_for_each_that_is_guaranteed_from_the_registration_on() {
 #[test]
 fn a_core_that_is_gone_is_replaced_by_the_next_one() {
     let mut machine = Machine::new(two_way(8), Sequence::Consolidation);
-    machine.add(0, Class::LatencyCritical, 0, 8);
+    machine.add(0, RuntimeClass::LatencyCritical, 0, 8);
     for core in [0, 4] {
         machine.ledger.withdraw(CoreId(core)).unwrap();
     }
@@ -182,7 +182,7 @@ fn a_core_that_is_gone_is_replaced_by_the_next_one() {
 #[test]
 fn steps_that_add_only_cores_beyond_the_limits_of_all_services_are_passed_over() {
     let mut machine = Machine::new(two_way(8), Sequence::Energy);
-    machine.add(0, Class::LatencyCritical, 0, 2);
+    machine.add(0, RuntimeClass::LatencyCritical, 0, 2);
     machine.run(250, &[(0, 40)]);
     assert_eq!(machine.setting(), (5, 8, Some(Clock::Mhz(2_000))), "the second core, then the clock");
 }
@@ -191,8 +191,8 @@ fn steps_that_add_only_cores_beyond_the_limits_of_all_services_are_passed_over()
 fn a_saturated_service_at_its_limit_takes_the_loop_to_no_core_that_it_cannot_use() {
     let mut machine = Machine::new(two_way(8), Sequence::Energy);
     machine.policy.allow_clocks(false, &machine.ledger);
-    machine.add(0, Class::LatencyCritical, 0, 1);
-    machine.add(1, Class::LatencyCritical, 0, 8);
+    machine.add(0, RuntimeClass::LatencyCritical, 0, 1);
+    machine.add(1, RuntimeClass::LatencyCritical, 0, 8);
     machine.run(2_000, &[(0, 40)]);
     assert_eq!(machine.setting(), (0, 1, None), "the other service is idle");
     machine.run(2_000, &[(0, 40), (1, 40)]);
@@ -205,8 +205,8 @@ fn a_saturated_service_at_its_limit_takes_the_loop_to_no_core_that_it_cannot_use
 #[test]
 fn a_saturated_service_at_its_limit_gets_the_clock_and_keeps_it() {
     let mut machine = Machine::new(two_way(8), Sequence::Energy);
-    machine.add(0, Class::LatencyCritical, 0, 1);
-    machine.add(1, Class::LatencyCritical, 0, 8);
+    machine.add(0, RuntimeClass::LatencyCritical, 0, 1);
+    machine.add(1, RuntimeClass::LatencyCritical, 0, 8);
     machine.run(150, &[(0, 40)]);
     assert_eq!(machine.setting(), (5, 8, Some(Clock::Mhz(2_000))), "all steps of more cores are passed over");
     machine.run(2_000, &[(0, 40)]);
@@ -218,7 +218,7 @@ fn steps_that_are_given_replace_those_of_the_sequence() {
     let steps = vec![Step { cores: 2, threads: 1, clock: None }, Step { cores: 4, threads: 1, clock: None }];
     let mut machine = Machine::new(two_way(8), Sequence::Energy);
     machine.policy = IxControl::new(IxConfig { steps, ..machine.policy.config });
-    machine.add(0, Class::LatencyCritical, 0, 8);
+    machine.add(0, RuntimeClass::LatencyCritical, 0, 8);
     assert_eq!(machine.setting(), (0, 2, None));
     machine.run(1_000, &[(0, 40)]);
     assert_eq!(machine.setting(), (1, 4, None));
@@ -227,7 +227,7 @@ fn steps_that_are_given_replace_those_of_the_sequence() {
 #[test]
 fn a_service_whose_cpuset_has_none_of_the_first_cores_takes_the_loop_to_one_that_it_has() {
     let mut machine = Machine::new(two_way(8), Sequence::Consolidation);
-    machine.add(0, Class::LatencyCritical, 0, 8);
+    machine.add(0, RuntimeClass::LatencyCritical, 0, 8);
     for at in [0, 1, 4, 5] {
         machine.obs.refuse(RuntimeId(0), at);
     }
@@ -242,7 +242,7 @@ fn a_service_whose_cpuset_has_none_of_the_first_cores_takes_the_loop_to_one_that
 #[test]
 fn a_service_that_no_core_can_help_does_not_move_the_loop() {
     let mut machine = Machine::new(two_way(8), Sequence::Energy);
-    machine.add(0, Class::LatencyCritical, 0, 8);
+    machine.add(0, RuntimeClass::LatencyCritical, 0, 8);
     machine.obs.set_on_hold(RuntimeId(0), true);
     let least = machine.setting();
     machine.run(1_000, &[(0, 9)]);
@@ -267,20 +267,20 @@ fn guarantees_beyond_the_last_step_that_was_given_have_their_cores_all_the_same(
     let mut machine = Machine::new(two_way(8), Sequence::Energy);
     let steps = vec![Step { cores: 1, threads: 1, clock: None }];
     machine.policy = IxControl::new(IxConfig { steps, ..machine.policy.config });
-    machine.add(0, Class::LatencyCritical, 3, 8);
+    machine.add(0, RuntimeClass::LatencyCritical, 3, 8);
     assert_eq!(machine.setting(), (0, 3, None));
     machine.run(50, &[(0, 40)]);
     assert_eq!(machine.cores_of(0).len(), 3);
     machine.ledger.unregister(RuntimeId(0), machine.now).unwrap();
     machine.policy.detach(RuntimeId(0));
-    machine.add(1, Class::LatencyCritical, 0, 8);
+    machine.add(1, RuntimeClass::LatencyCritical, 0, 8);
     assert_eq!(machine.setting(), (0, 1, None));
 }
 
 #[test]
 fn without_a_clock_to_set_the_loop_takes_no_step_of_the_clock_and_has_them_back_with_it() {
     let mut machine = Machine::new(two_way(8), Sequence::Energy);
-    machine.add(0, Class::LatencyCritical, 0, 8);
+    machine.add(0, RuntimeClass::LatencyCritical, 0, 8);
     machine.run(150, &[(0, 40)]);
     assert_eq!(machine.setting(), (1, 2, Some(Clock::Mhz(1_000))));
     machine.policy.allow_clocks(false, &machine.ledger);

@@ -47,7 +47,7 @@ fn machine(cores: &[Core], programs: &[Program]) -> (Ledger, Observation) {
     let count = cores.len() as u16;
     let (mut ledger, mut obs) = (Ledger::new(Topology::uniform(count, 1, 1).unwrap()), Observation::new());
     for (number, (critical, _, refused)) in (0..).zip(programs) {
-        let class = if *critical { Class::LatencyCritical } else { Class::BestEffort };
+        let class = if *critical { RuntimeClass::LatencyCritical } else { RuntimeClass::BestEffort };
         let spec = RuntimeSpec { guaranteed: 0, max: count, kthreads: count, class };
         ledger.register(RuntimeId(number), spec, Nanos::ZERO).unwrap();
         obs.attach(RuntimeId(number), count);
@@ -79,7 +79,7 @@ proptest! {
         let view = View { now: NOW, obs: &obs, ledger: &ledger };
         let quanta = [QUANTUM; 2];
         let mut selector = Selector::new(quanta, 1);
-        for (class, reach) in [Class::LatencyCritical, Class::BestEffort].into_iter().zip(&reach) {
+        for (class, reach) in [RuntimeClass::LatencyCritical, RuntimeClass::BestEffort].into_iter().zip(&reach) {
             selector.set_reach(class, reach);
         }
         selector.survey(
@@ -94,7 +94,7 @@ proptest! {
             selector.exhausted = [false; 2];
             let before = selector.clone();
             let is_eligible = |other| {
-                [Class::LatencyCritical, Class::BestEffort]
+                [RuntimeClass::LatencyCritical, RuntimeClass::BestEffort]
                     .into_iter()
                     .any(|class| before.is_eligible(view, &claim, class, other))
             };

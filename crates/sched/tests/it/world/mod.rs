@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use tailwater_sched::alloc::{Action, Activity, KthreadLook, Observation, Policy, Requests, View};
-use tailwater_sched::ledger::{Account, Class, CoreState, KthreadState, Ledger, RuntimeSpec};
+use tailwater_sched::ledger::{Account, CoreState, KthreadState, Ledger, RuntimeClass, RuntimeSpec};
 use tailwater_sched::topology::Topology;
 use tailwater_sched::{CoreId, KthreadId, Nanos, RuntimeId};
 
@@ -298,7 +298,7 @@ impl<P: Policy> World<P> {
         let says_idle = self.obs.activity(victim) == Activity::Idle;
         if !says_idle && !only_if_idle {
             assert!(surplus > 0, "{victim} is busy on a core of its own: {action:?}");
-            let reverse = class == Class::BestEffort && victim_class == Class::LatencyCritical;
+            let reverse = class == RuntimeClass::BestEffort && victim_class == RuntimeClass::LatencyCritical;
             assert!(!reverse || claim < 0, "best effort takes a busy latency-critical core: {action:?}");
         }
         *lost.entry(victim.runtime).or_insert(0) += 1;
