@@ -10,7 +10,7 @@ macro_rules! counters {
     ($($(#[doc = $doc:literal])+ $event:ident => $field:ident,)+) => {
         /// An event that is counted.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-        pub enum Event {
+        pub enum CountedEvent {
             $($(#[doc = $doc])+ $event,)+
         }
 
@@ -74,13 +74,13 @@ macro_rules! counters {
             pub tcp_cookies_refused: u64,
         }
 
-        const EVENTS: usize = [$(Event::$event),+].len();
+        const EVENTS: usize = [$(CountedEvent::$event),+].len();
 
         impl Cells {
             /// Returns the cells as numbers; the counters of UDP and TCP sockets are zero.
             pub fn read(&self) -> NetCounters {
                 // Relaxed: statistics.
-                NetCounters { $($field: self.0[Event::$event as usize].load(Relaxed),)+ ..NetCounters::default() }
+                NetCounters { $($field: self.0[CountedEvent::$event as usize].load(Relaxed),)+ ..NetCounters::default() }
             }
         }
     };
@@ -174,7 +174,7 @@ counters! {
     EgressFull => egress_full,
 }
 
-impl From<WireError> for Event {
+impl From<WireError> for CountedEvent {
     fn from(error: WireError) -> Self {
         match error {
             WireError::Truncated { .. } | WireError::Field { .. } => Self::Malformed,
@@ -194,12 +194,12 @@ impl Cells {
     }
 
     /// Counts one `event`.
-    pub fn count(&self, event: Event) {
+    pub fn count(&self, event: CountedEvent) {
         self.add(event, 1);
     }
 
     /// Counts `n` of `event`.
-    pub fn add(&self, event: Event, n: usize) {
+    pub fn add(&self, event: CountedEvent, n: usize) {
         // Relaxed: a statistic.
         self.0[event as usize].fetch_add(n as u64, Relaxed);
     }

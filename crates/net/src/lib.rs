@@ -58,7 +58,7 @@ pub mod udp;
 pub use config::{
     ConfigError, DEFAULT_CONNECTIONS, DEFAULT_UDP_RECEIVE_BYTES, Ipv6Config, MAX_MTU, Mode, NetConfig,
 };
-pub use counters::{Event, NetCounters};
+pub use counters::{CountedEvent, NetCounters};
 pub use error::{MAX_DATAGRAM, SendError};
 pub use loopback::{LocalPacket, LoopbackBatch};
 pub use outlet::{InputBatch, NoBatch, Outlet, OutletError, RETRY};

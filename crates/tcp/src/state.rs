@@ -32,7 +32,7 @@ pub enum State {
 
 /// An event that may change a connection's state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Event {
+pub enum StateEvent {
     /// A SYN that does not acknowledge this side's: both sides open at the same time.
     Syn,
     /// A SYN that acknowledges this side's.
@@ -68,9 +68,9 @@ impl State {
 
     /// Returns the state after `event`; `None` if it cannot happen or changes nothing.
     #[inline]
-    pub const fn after(self, event: Event) -> Option<Self> {
-        use Event as E;
+    pub const fn after(self, event: StateEvent) -> Option<Self> {
         use State as S;
+        use StateEvent as E;
         Some(match (self, event) {
             (S::SynSent, E::Syn) => S::SynReceived,
             (S::SynSent, E::SynAck) | (S::SynReceived, E::SynAcked) => S::Established,
@@ -124,15 +124,15 @@ mod tests {
     use alloc::format;
     use alloc::string::String;
 
-    const EVENTS: [Event; 8] = [
-        Event::Syn,
-        Event::SynAck,
-        Event::SynAcked,
-        Event::Close,
-        Event::Fin,
-        Event::FinAcked,
-        Event::Reset,
-        Event::Expired,
+    const EVENTS: [StateEvent; 8] = [
+        StateEvent::Syn,
+        StateEvent::SynAck,
+        StateEvent::SynAcked,
+        StateEvent::Close,
+        StateEvent::Fin,
+        StateEvent::FinAcked,
+        StateEvent::Reset,
+        StateEvent::Expired,
     ];
 
     /// Figure 5 of RFC 9293, line by line, with resets and timeouts.
@@ -178,7 +178,7 @@ TimeWait Expired Closed
     #[test]
     fn every_state_can_end_and_closed_is_the_end() {
         for state in State::ALL {
-            assert_eq!(state.after(Event::Reset), (state != State::Closed).then_some(State::Closed));
+            assert_eq!(state.after(StateEvent::Reset), (state != State::Closed).then_some(State::Closed));
             for event in EVENTS {
                 assert_ne!(state.after(event), Some(state), "a transition changes the state");
             }

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use rustix::fd::OwnedFd;
 use serde_json::{Value, json};
-use tailwater_shm::trace::{Event, Played, Recording};
+use tailwater_shm::trace::{Played, Recording, TraceEvent};
 use tailwater_shm::{Clock, clock};
 use tailwater_testbed::machine;
 use tracing_subscriber::fmt::format::Writer;
@@ -70,7 +70,7 @@ fn events(record: &OwnedFd) -> Vec<Value> {
     let mut last = VecDeque::with_capacity(EVENTS);
     for _ in 0..LAST_EVENTS {
         match recording.next_event() {
-            Played::Event(at, Event::Core { core, step, handoff, who, .. }) => {
+            Played::Event(at, TraceEvent::Core { core, step, handoff, who, .. }) => {
                 if last.len() == EVENTS {
                     last.pop_front();
                 }
@@ -112,7 +112,7 @@ mod tests {
         let who = Who { runtime: 3, kthread: 1 };
         for core in 0..cores {
             let (step, handoff) = (CoreStep::Ceded, Handoff::Polling);
-            recorder.record(clock::now(), &Event::Core { core, step, handoff, who, from: None });
+            recorder.record(clock::now(), &TraceEvent::Core { core, step, handoff, who, from: None });
         }
         (recorder, file)
     }

@@ -11,7 +11,7 @@ use std::collections::btree_map::Entry;
 use tailwater_shm::Cycles;
 use tailwater_shm::ring::LINE;
 use tailwater_shm::trace::event::Undelivered;
-use tailwater_shm::trace::{Event, Step, Who};
+use tailwater_shm::trace::{Step, TraceEvent, Who};
 
 use super::cores::Cores;
 use super::watch::Names;
@@ -109,36 +109,38 @@ impl Collector {
     }
 
     /// Adds the event of time `at`.
-    pub fn push(&mut self, at: Cycles, event: Event) {
+    pub fn push(&mut self, at: Cycles, event: TraceEvent) {
         self.began.get_or_insert(at);
         match event {
-            Event::Arrived { id, port, len, due, polled } => self.arrived(at, id, (port, len), (due, polled)),
-            Event::InRing { id, who, unserved, lines } => {
+            TraceEvent::Arrived { id, port, len, due, polled } => {
+                self.arrived(at, id, (port, len), (due, polled));
+            }
+            TraceEvent::InRing { id, who, unserved, lines } => {
                 self.switched(id, Switched::InRing { at, who, unserved, lines });
             }
-            Event::Undelivered { id, why, .. } => self.switched(id, Switched::Dropped(why)),
-            Event::Claimed { who, written } => {
+            TraceEvent::Undelivered { id, why, .. } => self.switched(id, Switched::Dropped(why)),
+            TraceEvent::Claimed { who, written } => {
                 let step = Step::from_bits(written.kind, written.argument);
                 if !step.is_some_and(|step| self.add_step(at, who, written.id, written.at, step)) {
                     self.untrue += 1;
                 }
             }
-            Event::Seen { id, who } => match self.of(id, who) {
+            TraceEvent::Seen { id, who } => match self.of(id, who) {
                 Some(request) if request.seen.is_none() => request.seen = Some(at),
                 _ => self.untrue += 1,
             },
-            Event::Left { id, who, taken } => match self.of(id, who) {
+            TraceEvent::Left { id, who, taken } => match self.of(id, who) {
                 Some(request) if request.left.is_none() => request.left = Some((at, taken)),
                 _ => self.untrue += 1,
             },
-            Event::Core { core, step, handoff, who, from } => {
+            TraceEvent::Core { core, step, handoff, who, from } => {
                 if self.cores.len() < self.max_core_events {
                     self.cores.push(at, core, step, handoff, (who, from));
                 } else {
                     self.cores_not_kept += 1;
                 }
             }
-            Event::Lost { steps, .. } => self.lost_steps = self.lost_steps.saturating_add(steps),
+            TraceEvent::Lost { steps, .. } => self.lost_steps = self.lost_steps.saturating_add(steps),
         }
     }
 

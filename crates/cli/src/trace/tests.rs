@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::Value;
 use tailwater_shm::Clock;
 use tailwater_shm::trace::Written;
-use tailwater_shm::trace::{CoreStep, Event, Handoff, Step, Who};
+use tailwater_shm::trace::{CoreStep, Handoff, Step, TraceEvent, Who};
 use tailwater_testbed::core_use::{Moment, Seen, Slice, Use};
 
 use super::collect::Collector;
@@ -34,13 +34,13 @@ struct Story(Collector);
 
 impl Story {
     fn arrives(&mut self, due: u64, at: u64, in_ring: u64) -> &mut Self {
-        self.0.push(at, Event::Arrived { id: 1, port: 0, len: 60, due, polled: due });
-        self.0.push(in_ring, Event::InRing { id: 1, who: SERVICE, unserved: false, lines: 0 });
+        self.0.push(at, TraceEvent::Arrived { id: 1, port: 0, len: 60, due, polled: due });
+        self.0.push(in_ring, TraceEvent::InRing { id: 1, who: SERVICE, unserved: false, lines: 0 });
         self
     }
 
     fn core(&mut self, at: u64, step: CoreStep, handoff: Handoff, who: Who, from: Option<Who>) -> &mut Self {
-        self.0.push(at, Event::Core { core: 1, step, handoff, who, from });
+        self.0.push(at, TraceEvent::Core { core: 1, step, handoff, who, from });
         self
     }
 
@@ -51,13 +51,13 @@ impl Story {
 
     fn claimed(&mut self, at: u64, who: Who, id: u32, step: Step) {
         let (kind, argument) = step.to_bits();
-        self.0.push(at + 5_000, Event::Claimed { who, written: Written { id, kind, at, argument } });
+        self.0.push(at + 5_000, TraceEvent::Claimed { who, written: Written { id, kind, at, argument } });
     }
 
     fn replied(&mut self, sent: u64, seen: u64, left: u64) -> &mut Self {
         self.step(sent, Step::Sent);
-        self.0.push(seen, Event::Seen { id: 1, who: SERVICE });
-        self.0.push(left, Event::Left { id: 1, who: SERVICE, taken: true });
+        self.0.push(seen, TraceEvent::Seen { id: 1, who: SERVICE });
+        self.0.push(left, TraceEvent::Left { id: 1, who: SERVICE, taken: true });
         self
     }
 
@@ -146,9 +146,9 @@ fn a_request_behind_a_long_one_names_the_wait() {
 #[test]
 fn the_ports_poll_and_the_rings_bytes_are_reported() {
     let mut story = undisturbed();
-    let arrived = Event::Arrived { id: 1, port: 0, len: 60, due: 10_000, polled: 2_000 };
+    let arrived = TraceEvent::Arrived { id: 1, port: 0, len: 60, due: 10_000, polled: 2_000 };
     story.0.push(60_000, arrived);
-    story.0.push(60_100, Event::InRing { id: 1, who: SERVICE, unserved: false, lines: 30 });
+    story.0.push(60_100, TraceEvent::InRing { id: 1, who: SERVICE, unserved: false, lines: 30 });
     story.step(60_200, Step::Taken { ring: 0 }).step(60_300, WOKEN).step(60_400, Step::Received);
     story.replied(60_500, 60_600, 60_700);
     names_reason(&story, &["50.0 us", "port", "previous poll", "58.0 us"]);
@@ -162,8 +162,8 @@ fn the_ports_poll_and_the_rings_bytes_are_reported() {
 fn a_poll_before_the_trace_is_ignored() {
     let mut story = Story::default();
     story.core(5_000, CoreStep::Running, Handoff::Wake, SERVICE, None);
-    story.0.push(60_000, Event::Arrived { id: 1, port: 0, len: 60, due: 10_000, polled: 4_999 });
-    story.0.push(60_100, Event::InRing { id: 1, who: SERVICE, unserved: false, lines: 0 });
+    story.0.push(60_000, TraceEvent::Arrived { id: 1, port: 0, len: 60, due: 10_000, polled: 4_999 });
+    story.0.push(60_100, TraceEvent::InRing { id: 1, who: SERVICE, unserved: false, lines: 0 });
     story.replied(60_500, 60_600, 60_700);
     names_reason(&story, &["50.0 us", "port"]);
     assert!(!story.reason().contains("previous poll"), "{}", story.reason());
@@ -243,10 +243,13 @@ fn impossible_steps_are_counted_and_left_out() {
     story.claimed(1_200, SERVICE, 2, Step::Received);
     story.claimed(1_200, BATCH, 1, Step::Received);
     let future = Written { id: 1, kind: 5, at: 9_000, argument: 0 };
-    story.0.push(2_000, Event::Claimed { who: SERVICE, written: future });
-    story.0.push(2_000, Event::Claimed { who: SERVICE, written: Written { kind: 77, at: 1_500, ..future } });
-    story.0.push(2_000, Event::Seen { id: 1, who: BATCH });
-    story.0.push(2_000, Event::Left { id: 7, who: SERVICE, taken: true });
+    story.0.push(2_000, TraceEvent::Claimed { who: SERVICE, written: future });
+    story.0.push(
+        2_000,
+        TraceEvent::Claimed { who: SERVICE, written: Written { kind: 77, at: 1_500, ..future } },
+    );
+    story.0.push(2_000, TraceEvent::Seen { id: 1, who: BATCH });
+    story.0.push(2_000, TraceEvent::Left { id: 7, who: SERVICE, taken: true });
     assert_eq!((story.0.untrue, story.0.requests[&1].steps.len()), (7, 0));
 }
 
@@ -260,7 +263,7 @@ fn missing_events_are_reported() {
     for part in ["1 requests traced", "0 answered", "1 dropped", "12 events missing", "3 overwritten"] {
         assert!(text.contains(part), "{part}: {text}");
     }
-    story.0.push(400, Event::Lost { who: SERVICE, steps: 5 });
+    story.0.push(400, TraceEvent::Lost { who: SERVICE, steps: 5 });
     assert_eq!(story.0.lost_steps, 5);
 }
 
@@ -434,7 +437,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn any_event() -> impl Strategy<Value = Event> {
+fn any_event() -> impl Strategy<Value = TraceEvent> {
     let who = (0..3u32, 0..2u16).prop_map(|(runtime, kthread)| Who { runtime, kthread });
     let step = prop_oneof![
         Just(CoreStep::Decided),
@@ -443,16 +446,31 @@ fn any_event() -> impl Strategy<Value = Event> {
         Just(CoreStep::Running)
     ];
     prop_oneof![
-        (0..4u32, 0..2000u64).prop_map(|(id, due)| Event::Arrived { id, port: 0, len: 60, due, polled: 0 }),
-        (0..4u32, who.clone()).prop_map(|(id, who)| Event::InRing { id, who, unserved: false, lines: 0 }),
+        (0..4u32, 0..2000u64).prop_map(|(id, due)| TraceEvent::Arrived {
+            id,
+            port: 0,
+            len: 60,
+            due,
+            polled: 0
+        }),
+        (0..4u32, who.clone()).prop_map(|(id, who)| TraceEvent::InRing {
+            id,
+            who,
+            unserved: false,
+            lines: 0
+        }),
         (0..4u32, who.clone(), any_step(), 0..3000u64).prop_map(|(id, who, step, at)| {
             let (kind, argument) = step.to_bits();
-            Event::Claimed { who, written: Written { id, kind, at, argument } }
+            TraceEvent::Claimed { who, written: Written { id, kind, at, argument } }
         }),
-        (0..4u32, who.clone()).prop_map(|(id, who)| Event::Seen { id, who }),
-        (0..4u32, who.clone(), any::<bool>()).prop_map(|(id, who, taken)| Event::Left { id, who, taken }),
+        (0..4u32, who.clone()).prop_map(|(id, who)| TraceEvent::Seen { id, who }),
+        (0..4u32, who.clone(), any::<bool>()).prop_map(|(id, who, taken)| TraceEvent::Left {
+            id,
+            who,
+            taken
+        }),
         (0..2u16, step, who.clone(), prop::option::of(who)).prop_map(|(core, step, who, from)| {
-            Event::Core { core, step, handoff: Handoff::Polling, who, from }
+            TraceEvent::Core { core, step, handoff: Handoff::Polling, who, from }
         }),
     ]
 }
@@ -468,7 +486,7 @@ proptest! {
             events.sort_by_key(|&(at, _)| at);
         }
         let mut collector = Collector::default();
-        collector.push(0, Event::Core {
+        collector.push(0, TraceEvent::Core {
             core: 0, step: CoreStep::Running, handoff: Handoff::Wake, who: SERVICE, from: None,
         });
         for (at, event) in events {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::fd::{AsFd, BorrowedFd};
 use serde_json::Value;
 use tailwater_shm::control::{ClientMessage, TraceRequest};
-use tailwater_shm::trace::{Event, Played, Recording};
+use tailwater_shm::trace::{Played, Recording, TraceEvent};
 use tailwater_shm::{Clock, Cycles};
 use tailwater_testbed::note;
 
@@ -154,7 +154,7 @@ impl Watch {
     ///
     /// # Errors
     /// If an event is impossible.
-    pub fn next(&mut self) -> anyhow::Result<Option<(Cycles, Event)>> {
+    pub fn next(&mut self) -> anyhow::Result<Option<(Cycles, TraceEvent)>> {
         loop {
             match self.watch.memory.next_event() {
                 Played::Nothing => return Ok(None),
@@ -162,7 +162,7 @@ impl Watch {
                 Played::Lost(events) => self.overwritten += events,
                 Played::Event(at, event) => {
                     self.oldest.get_or_insert(at);
-                    if at >= self.from || self.looks_back && matches!(event, Event::Core { .. }) {
+                    if at >= self.from || self.looks_back && matches!(event, TraceEvent::Core { .. }) {
                         return Ok(Some((at.max(self.from), event)));
                     }
                 }

@@ -318,7 +318,7 @@ mod tests {
     use crate::why::verdict::{Cause, judge};
     use serde_json::json;
     use tailwater_bpf::core_time::Stranger;
-    use tailwater_shm::trace::{CoreStep, Event, Who};
+    use tailwater_shm::trace::{CoreStep, TraceEvent, Who};
 
     const WEB: Who = Who { runtime: 0, kthread: 0 };
     const BATCH: Who = Who { runtime: 1, kthread: 0 };
@@ -346,7 +346,7 @@ mod tests {
     fn handed_over(kind: Handoff, is_signalled: bool) -> Collector {
         let mut collector = Collector::default();
         let mut core = |at, step, handoff, who, from| {
-            collector.push(at, Event::Core { core: 1, step, handoff, who, from });
+            collector.push(at, TraceEvent::Core { core: 1, step, handoff, who, from });
         };
         core(0, CoreStep::Running, Handoff::Wake, BATCH, None);
         core(1_000, CoreStep::Decided, Handoff::Polling, WEB, Some(BATCH));
@@ -371,7 +371,7 @@ mod tests {
     fn a_bypass_while_others_ran_hides_no_holder_that_needed_the_signal() {
         let mut collector = handed_over(Handoff::Signal, true);
         let mut core = |at, step, handoff, who, from| {
-            collector.push(at, Event::Core { core: 1, step, handoff, who, from });
+            collector.push(at, TraceEvent::Core { core: 1, step, handoff, who, from });
         };
         core(600_000, CoreStep::Decided, Handoff::Polling, BATCH, Some(WEB));
         core(601_000, CoreStep::Running, Handoff::Polling, BATCH, None);

@@ -4,7 +4,7 @@ use tailwater_ports::{Delivery, Port};
 use tailwater_sched::ledger::RuntimeClass;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::ring::{ReserveError, lines_of};
-use tailwater_shm::trace::{Event, event};
+use tailwater_shm::trace::{TraceEvent, event};
 use tailwater_shm::{Cycles, clock};
 use tailwater_wire::packet::decode;
 
@@ -312,11 +312,11 @@ fn in_ring(
     who: event::Who,
     put: &Result<(), ReserveError>,
     (unserved, lines): (bool, u32),
-) -> Event {
+) -> TraceEvent {
     match put {
-        Ok(()) => Event::InRing { id, who, unserved, lines },
-        Err(ReserveError::Full) => Event::Undelivered { id, who, why: event::Undelivered::Full },
-        Err(ReserveError::Lie(_)) => Event::Undelivered { id, who, why: event::Undelivered::Gone },
+        Ok(()) => TraceEvent::InRing { id, who, unserved, lines },
+        Err(ReserveError::Full) => TraceEvent::Undelivered { id, who, why: event::Undelivered::Full },
+        Err(ReserveError::Lie(_)) => TraceEvent::Undelivered { id, who, why: event::Undelivered::Gone },
     }
 }
 

@@ -9,7 +9,7 @@ use tailwater_ports::Delivery;
 use tailwater_sched::RuntimeId;
 use tailwater_sched::ledger::RuntimeClass;
 use tailwater_shm::ring::{FLAG_PASSED_ON, FirstLine, MAX_PACKET, Record};
-use tailwater_shm::trace::{Event, FLAG_TRACED};
+use tailwater_shm::trace::{FLAG_TRACED, TraceEvent};
 use tailwater_shm::{Cycles, clock};
 use tailwater_wire::ETHERNET_HEADER;
 
@@ -228,7 +228,7 @@ impl Switch {
             && world.trace.takes_claim(&mut world.runtimes, sender.owner.runtime);
         if traced {
             let (id, who) = (record.hash(), trace::who(sender.owner));
-            world.trace.emit(clock::now(), &Event::Seen { id, who });
+            world.trace.emit(clock::now(), &TraceEvent::Seen { id, who });
         }
         let delivery = if record.flags() & FLAG_PASSED_ON == 0 {
             match self.judge(&first, record, sender) {
@@ -242,7 +242,7 @@ impl Switch {
         if traced {
             let (id, who) = (record.hash(), trace::who(sender.owner));
             let taken = delivery == Delivery::Delivered;
-            world.trace.emit(clock::now(), &Event::Left { id, who, taken });
+            world.trace.emit(clock::now(), &TraceEvent::Left { id, who, taken });
         }
     }
 

@@ -26,7 +26,7 @@ use tailwater_sched::{CoreId, KthreadId, RuntimeId};
 use tailwater_shm::control::TraceRequest;
 use tailwater_shm::memory::MemoryError;
 use tailwater_shm::trace::buffer::Read;
-use tailwater_shm::trace::{CoreStep, Event, FlowKeys, Handoff, Recorder, TraceReader, Who};
+use tailwater_shm::trace::{CoreStep, FlowKeys, Handoff, Recorder, TraceEvent, TraceReader, Who};
 use tailwater_shm::{Clock, Cycles, clock};
 use tailwater_stats::HandoffKind;
 
@@ -162,7 +162,7 @@ impl Trace {
 
     /// Records an event.
     #[inline(always)]
-    pub(crate) fn emit(&mut self, at: Cycles, event: &Event) {
+    pub(crate) fn emit(&mut self, at: Cycles, event: &TraceEvent) {
         if let Some(recorder) = &mut self.recorder {
             recorder.record(at, event);
         }
@@ -196,7 +196,7 @@ impl Trace {
         whom: (KthreadId, Option<KthreadId>),
     ) {
         let (who, from) = (who(whom.0), whom.1.map(who));
-        self.emit(at, &Event::Core { core: core.0, step, handoff: handoff(kind), who, from });
+        self.emit(at, &TraceEvent::Core { core: core.0, step, handoff: handoff(kind), who, from });
     }
 
     /// Returns the number of a frame that a port brings to `id`, if it is chosen.
@@ -232,7 +232,7 @@ impl Trace {
         let (now, id) = (clock::now(), self.last);
         let Arrival { port, due, polled } = arrival;
         let (due, polled) = (due.unwrap_or(now).min(now), polled.min(now));
-        self.emit(now, &Event::Arrived { id, port, len: len as u16, due, polled });
+        self.emit(now, &TraceEvent::Arrived { id, port, len: len as u16, due, polled });
         Some(id)
     }
 
@@ -297,12 +297,12 @@ impl Trace {
         for read in 0..most {
             let event = match steps.read() {
                 Read::Nothing => return read,
-                Read::Step(written) => Event::Claimed { who, written },
+                Read::Step(written) => TraceEvent::Claimed { who, written },
                 Read::Lost(steps) => {
                     if let Some(tracer) = &self.tracer {
                         tracer.stats.lost.add(steps);
                     }
-                    Event::Lost { who, steps }
+                    TraceEvent::Lost { who, steps }
                 }
             };
             claims.take();

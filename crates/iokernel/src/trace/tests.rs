@@ -5,7 +5,7 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::Clock;
 use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 use tailwater_shm::control::TraceRequest;
-use tailwater_shm::trace::{CoreStep, Event, FLAG_TRACED, Played, Recording, Step, Who};
+use tailwater_shm::trace::{CoreStep, FLAG_TRACED, Played, Recording, Step, TraceEvent, Who};
 use tailwater_testkit::frames::{arp, udp};
 use tailwater_wire::MacAddr;
 
@@ -23,7 +23,7 @@ fn ip(id: u32) -> Ipv4Addr {
 struct Reader(Recording);
 
 impl Reader {
-    fn events(&mut self) -> Vec<Event> {
+    fn events(&mut self) -> Vec<TraceEvent> {
         let mut events = Vec::new();
         loop {
             match self.0.next_event() {
@@ -67,9 +67,9 @@ fn send(station: &MemoryPeer, port: u16) {
 }
 
 /// Returns the numbers of the frames that were put into a ring.
-fn put(events: &[Event]) -> Vec<u32> {
-    let number = |event: &Event| match event {
-        Event::InRing { id, .. } => Some(*id),
+fn put(events: &[TraceEvent]) -> Vec<u32> {
+    let number = |event: &TraceEvent| match event {
+        TraceEvent::InRing { id, .. } => Some(*id),
         _ => None,
     };
     events.iter().filter_map(number).collect()
@@ -100,11 +100,14 @@ fn one_frame_of_so_many_is_chosen_and_carries_its_number_there_and_back() {
     assert_eq!(station.receive().as_deref(), Some(&frame[..]));
     let events = reader.events();
     assert_eq!(put(&events), [1, 2, 3]);
-    assert!(matches!(events[0], Event::Core { step: CoreStep::Running, who: SERVICE, .. }), "{events:?}");
-    assert!(matches!(events[1], Event::Arrived { id: 1, port: 0, len: 60, .. }), "{events:?}");
+    assert!(
+        matches!(events[0], TraceEvent::Core { step: CoreStep::Running, who: SERVICE, .. }),
+        "{events:?}"
+    );
+    assert!(matches!(events[1], TraceEvent::Arrived { id: 1, port: 0, len: 60, .. }), "{events:?}");
     assert_eq!(
         events[events.len() - 2..],
-        [Event::Seen { id: 2, who: SERVICE }, Event::Left { id: 2, who: SERVICE, taken: true }]
+        [TraceEvent::Seen { id: 2, who: SERVICE }, TraceEvent::Left { id: 2, who: SERVICE, taken: true }]
     );
 }
 
@@ -132,8 +135,9 @@ fn a_look_reads_a_bounded_number_of_steps_and_only_of_the_program_that_is_traced
     write_all(&mut sandbox);
     sandbox.peer(0).kthreads[0].steps.write(7, Step::Received, 99);
     reader.events();
-    let claimed = |events: &[Event], runtime: u32| {
-        let of = |event: &&Event| matches!(event, Event::Claimed { who, .. } if who.runtime == runtime);
+    let claimed = |events: &[TraceEvent], runtime: u32| {
+        let of =
+            |event: &&TraceEvent| matches!(event, TraceEvent::Claimed { who, .. } if who.runtime == runtime);
         events.iter().filter(of).count()
     };
     let (mut others, mut looks) = (0, 0);
@@ -198,8 +202,8 @@ fn hand_offs_are_told_in_the_order_in_which_they_happen() {
     sandbox.pass(100);
     sandbox.obey();
     sandbox.pass(100);
-    let step = |event: &Event| match event {
-        Event::Core { step, who: SERVICE, .. } => Some(*step),
+    let step = |event: &TraceEvent| match event {
+        TraceEvent::Core { step, who: SERVICE, .. } => Some(*step),
         _ => None,
     };
     let steps: Vec<_> = reader.events().iter().filter_map(step).collect();
@@ -213,7 +217,7 @@ fn what_kthreads_write_is_passed_on_with_their_true_names_and_losses_are_counted
     sandbox.peer(0).kthreads[0].steps.write(5, Step::Received, 99);
     sandbox.world.collect_trace();
     let events = reader.events();
-    let [Event::Claimed { who: SERVICE, written }] = events[..] else { panic!("{events:?}") };
+    let [TraceEvent::Claimed { who: SERVICE, written }] = events[..] else { panic!("{events:?}") };
     assert_eq!((written.id, written.at), (5, 99));
     for id in 0..1000 {
         sandbox.peer(0).kthreads[0].steps.write(id, Step::Received, 99);
@@ -222,7 +226,7 @@ fn what_kthreads_write_is_passed_on_with_their_true_names_and_losses_are_counted
         sandbox.world.collect_trace();
     }
     let events = reader.events();
-    assert!(matches!(events[0], Event::Lost { who: SERVICE, steps: 872 }), "{:?}", events[0]);
+    assert!(matches!(events[0], TraceEvent::Lost { who: SERVICE, steps: 872 }), "{:?}", events[0]);
     assert_eq!(events.len(), 129);
     // Garbage in the words of the buffer costs nothing but itself.
     for word in [u64::MAX, 0, 1 << 63, 17] {
@@ -246,7 +250,9 @@ fn cores_and_one_of_many_requests_are_recorded_without_a_tracer() {
     let (mut sandbox, station, mut reader) = recorded();
     let events = reader.events();
     let has = |step: CoreStep| {
-        events.iter().any(|it| matches!(it, Event::Core { step: found, who: SERVICE, .. } if *found == step))
+        events
+            .iter()
+            .any(|it| matches!(it, TraceEvent::Core { step: found, who: SERVICE, .. } if *found == step))
     };
     assert!(has(CoreStep::Decided) && has(CoreStep::Running), "{events:?}");
     serve(&mut sandbox, &station, BACKGROUND - 1);
@@ -258,7 +264,7 @@ fn cores_and_one_of_many_requests_are_recorded_without_a_tracer() {
     sandbox.peer(0).kthreads[0].steps.write(1, Step::Received, 99);
     (0..LOOKS).for_each(|_| sandbox.world.collect_trace());
     let events = reader.events();
-    assert!(matches!(events[..], [Event::Claimed { who: SERVICE, .. }]), "{events:?}");
+    assert!(matches!(events[..], [TraceEvent::Claimed { who: SERVICE, .. }]), "{events:?}");
     // Long after the last chosen frame nothing is read.
     (0..LOOKS * READINGS).for_each(|_| sandbox.world.collect_trace());
     sandbox.peer(0).kthreads[0].steps.write(1, Step::Received, 99);
@@ -281,8 +287,9 @@ fn what_a_program_claims_without_a_tracer_is_bounded_by_what_was_chosen() {
             (0..LOOKS).for_each(|_| sandbox.world.collect_trace());
         }
     };
-    let claims = |events: &[Event]| {
-        let is_claim = |event: &&Event| matches!(event, Event::Claimed { .. } | Event::Seen { .. });
+    let claims = |events: &[TraceEvent]| {
+        let is_claim =
+            |event: &&TraceEvent| matches!(event, TraceEvent::Claimed { .. } | TraceEvent::Seen { .. });
         events.iter().filter(is_claim).count() as u32
     };
     flood(&mut sandbox);
@@ -317,7 +324,7 @@ fn a_program_that_claims_without_end_takes_nothing_from_others_and_is_not_read()
     sandbox.peer(0).kthreads[0].steps.write(1, Step::Received, 99);
     (0..LOOKS * 4).for_each(|_| sandbox.world.collect_trace());
     let events = reader.events();
-    assert!(matches!(events[..], [Event::Claimed { who: SERVICE, .. }]), "{events:?}");
+    assert!(matches!(events[..], [TraceEvent::Claimed { who: SERVICE, .. }]), "{events:?}");
     assert!(takes(&mut sandbox, 0));
     // A tracer reads all of it.
     let (tracer, now) = (Tracer::new(7, &request(1)).unwrap(), sandbox.now);

@@ -5,7 +5,7 @@
 //! Announcements and unsolicited replies update cached entries and add none.
 
 use super::Stack;
-use crate::counters::Event;
+use crate::counters::CountedEvent;
 use crate::neighbour::{Ask, Due, Evidence, Heard, PendingFrame, Question};
 use crate::outlet::Outlet;
 use crate::platform::{Lock, Platform};
@@ -16,18 +16,22 @@ use tailwater_wire::{
 };
 
 impl<P: Platform> Stack<P> {
-    pub(super) fn handle_arp(&self, outlet: &mut impl Outlet<P>, packet: &ArpPacket) -> Result<(), Event> {
+    pub(super) fn handle_arp(
+        &self,
+        outlet: &mut impl Outlet<P>,
+        packet: &ArpPacket,
+    ) -> Result<(), CountedEvent> {
         let (sender_ip, sender_mac) = (packet.sender_ip, packet.sender_mac);
         let asks_for_us =
             packet.operation == ArpOperation::Request && packet.target_ip == self.addressing.ip();
         if sender_ip == self.addressing.ip() && sender_mac != self.addressing.mac() {
-            return Err(Event::ArpConflict);
+            return Err(CountedEvent::ArpConflict);
         }
         // A probe has no sender address: it is answered, and is no evidence (RFC 5227 section 1.1).
         let probe = sender_ip.is_unspecified();
         let neighbour = self.addressing.is_peer(sender_ip) && self.addressing.is_on_link(sender_ip);
         if !sender_mac.is_station() || !(probe || neighbour) {
-            return Err(Event::ArpForeign);
+            return Err(CountedEvent::ArpForeign);
         }
         let mut result = Ok(());
         let reply = packet.operation == ArpOperation::Reply;
@@ -35,13 +39,13 @@ impl<P: Platform> Stack<P> {
             let evidence = if asks_for_us { Evidence::Request } else { Evidence::Answer };
             match self.neighbours.hear(sender_ip, sender_mac, evidence, outlet.now()) {
                 Heard::Known(frames) => self.release(outlet, sender_mac, frames),
-                Heard::Ignored => result = Err(Event::ArpIgnored),
+                Heard::Ignored => result = Err(CountedEvent::ArpIgnored),
                 Heard::Stranger => {}
             }
             self.want_poll(outlet);
         }
         if asks_for_us {
-            self.counters.count(Event::ArpAnswered);
+            self.counters.count(CountedEvent::ArpAnswered);
             self.transmit_arp(outlet, ArpOperation::Reply, sender_mac, (sender_mac, sender_ip));
         }
         self.share_answer(!reply)?;
@@ -54,7 +58,7 @@ impl<P: Platform> Stack<P> {
             Ask::All => MacAddr::BROADCAST,
             Ask::Station(mac) => mac,
         };
-        self.counters.count(Event::ArpSolicited);
+        self.counters.count(CountedEvent::ArpSolicited);
         self.transmit_arp(outlet, ArpOperation::Request, to, (MacAddr::ZERO, question.address));
     }
 
@@ -88,8 +92,8 @@ impl<P: Platform> Stack<P> {
         outlet: &mut impl Outlet<P>,
         frames: impl ExactSizeIterator<Item = PendingFrame>,
     ) {
-        self.counters.count(Event::NeighbourFailed);
-        self.counters.add(Event::PendingDropped, frames.len());
+        self.counters.count(CountedEvent::NeighbourFailed);
+        self.counters.add(CountedEvent::PendingDropped, frames.len());
         for frame in frames {
             let Ok((header, packet)) = EthernetHeader::parse(&frame) else { continue };
             let own = if header.ethertype == EtherType::IPV4 {
@@ -155,7 +159,7 @@ impl<P: Platform> Stack<P> {
     ) -> bool {
         let sent = outlet.transmit(len, fill).is_ok();
         if !sent {
-            self.counters.count(Event::EgressFull);
+            self.counters.count(CountedEvent::EgressFull);
         }
         sent
     }

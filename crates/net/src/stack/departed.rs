@@ -18,7 +18,7 @@
 
 use super::Stack;
 use crate::arrived::Arrived;
-use crate::counters::Event;
+use crate::counters::CountedEvent;
 use crate::outlet::Outlet;
 use crate::platform::Platform;
 use crate::udp::SocketError;
@@ -50,7 +50,7 @@ impl<P: Platform> Stack<P> {
         }
         match protocol {
             IpProtocol::NO_NEXT_HEADER => {
-                self.counters.count(Event::PeerDeparted);
+                self.counters.count(CountedEvent::PeerDeparted);
                 self.forget_peer(outlet, gone);
             }
             IpProtocol::TCP => self.probe_peer(outlet, gone),

@@ -15,7 +15,7 @@
 use super::Stack;
 use super::ip::{Hop, Progress};
 use crate::arrived::{IcmpError, Link};
-use crate::counters::Event;
+use crate::counters::CountedEvent;
 use crate::outlet::Outlet;
 use crate::path_mtu::plateau_below;
 use crate::platform::Platform;
@@ -63,7 +63,7 @@ impl<P: Platform> Stack<P> {
         if let Undelivered::TooBig { mtu } = error.why
             && self.paths.narrow(destination, mtu, outlet.now()).is_some()
         {
-            self.counters.count(Event::PathNarrowed);
+            self.counters.count(CountedEvent::PathNarrowed);
             self.want_poll(outlet);
         }
         true
@@ -109,7 +109,7 @@ impl<P: Platform> Stack<P> {
     ) {
         let Some((source, protocol, quote)) = self.answerable(addresses, link) else { return };
         if !self.icmp_errors.take(addresses.source(), outlet.now()) {
-            self.counters.count(Event::UnreachableLimited);
+            self.counters.count(CountedEvent::UnreachableLimited);
             return;
         }
         let Some(back) = Addresses::new(source, addresses.source()) else { return };
@@ -127,8 +127,8 @@ impl<P: Platform> Stack<P> {
         let parts = [&header, front, rest];
         let (hop, mtu) = (Hop::Station(link.station), self.addressing.mtu());
         match self.transmit_parts(outlet, hop, &packet, parts, mtu, &mut Progress::default()) {
-            Ok(()) => self.counters.count(Event::UnreachableSent),
-            Err(_) => self.counters.count(Event::EgressFull),
+            Ok(()) => self.counters.count(CountedEvent::UnreachableSent),
+            Err(_) => self.counters.count(CountedEvent::EgressFull),
         }
     }
 

@@ -6,7 +6,7 @@
 use super::Stack;
 use super::ip::{Hop, Progress};
 use crate::arrived::Arrived;
-use crate::counters::Event;
+use crate::counters::CountedEvent;
 use crate::outlet::Outlet;
 use crate::platform::Platform;
 use tailwater_wire::{Addresses, DEFAULT_TTL, IcmpHeader, IcmpMessage, MacAddr, PacketInfo};
@@ -19,7 +19,7 @@ impl<P: Platform> Stack<P> {
         arrived: &Arrived<'_>,
         mac: MacAddr,
         message: &IcmpMessage<'_>,
-    ) -> Result<(), Event> {
+    ) -> Result<(), CountedEvent> {
         match *message {
             IcmpMessage::EchoRequest { identity, data } => {
                 let header = IcmpHeader::echo_reply(identity, data);
@@ -34,8 +34,8 @@ impl<P: Platform> Stack<P> {
                 Ok(())
             }
             IcmpMessage::Error { .. } | IcmpMessage::Other { .. } => {
-                self.leave_to_other(Event::IcmpIgnored)?;
-                Err(Event::IcmpIgnored)
+                self.leave_to_other(CountedEvent::IcmpIgnored)?;
+                Err(CountedEvent::IcmpIgnored)
             }
         }
     }
@@ -55,8 +55,8 @@ impl<P: Platform> Stack<P> {
         let packet = PacketInfo { addresses, protocol, hop_limit: DEFAULT_TTL, traffic_class };
         let mtu = self.path_mtu(addresses.destination()).into();
         match self.transmit_parts(outlet, Hop::Station(mac), &packet, parts, mtu, &mut Progress::default()) {
-            Ok(()) => self.counters.count(Event::EchoAnswered),
-            Err(_) => self.counters.count(Event::EgressFull),
+            Ok(()) => self.counters.count(CountedEvent::EchoAnswered),
+            Err(_) => self.counters.count(CountedEvent::EgressFull),
         }
     }
 }

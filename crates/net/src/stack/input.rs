@@ -2,7 +2,7 @@
 
 use super::Stack;
 use crate::arrived::{Arrived, Link, Origin};
-use crate::counters::Event;
+use crate::counters::CountedEvent;
 use crate::loopback::{LocalPacket, LoopbackBatch};
 use crate::outlet::{InputBatch, NoBatch, Outlet};
 use crate::platform::Platform;
@@ -33,7 +33,7 @@ impl<P: Platform> Stack<P> {
     ) {
         if let Err(event) = self.handle_frame(batch, outlet, frame, checksums) {
             self.counters.count(event);
-            if event == Event::PassedOn {
+            if event == CountedEvent::PassedOn {
                 outlet.pass_on(frame, checksums);
             }
         }
@@ -67,11 +67,11 @@ impl<P: Platform> Stack<P> {
         outlet: &mut impl Outlet<P>,
         frame: &[u8],
         checksums: Checksums,
-    ) -> Result<(), Event> {
+    ) -> Result<(), CountedEvent> {
         let (ethernet, payload) = EthernetHeader::parse(frame)?;
         let for_us = ethernet.destination == self.addressing.mac() || self.hears(ethernet.destination);
         if !for_us || !ethernet.source.is_station() {
-            return Err(Event::ForeignMac);
+            return Err(CountedEvent::ForeignMac);
         }
         match ethernet.ethertype {
             EtherType::IPV4 => {
@@ -83,7 +83,7 @@ impl<P: Platform> Stack<P> {
                 self.handle_ipv6(batch, outlet, &ethernet, &packet, checksums)
             }
             EtherType::ARP => self.handle_arp(outlet, &ArpPacket::parse(payload)?),
-            _ => Err(Event::UnknownEtherType),
+            _ => Err(CountedEvent::UnknownEtherType),
         }
     }
 
@@ -109,16 +109,16 @@ impl<P: Platform> Stack<P> {
         ethernet: &EthernetHeader,
         packet: &Ipv4Packet<'_>,
         checksums: Checksums,
-    ) -> Result<(), Event> {
+    ) -> Result<(), CountedEvent> {
         let header = packet.header;
         let (source, destination) = (header.source(), header.destination());
         let to_all = destination != self.addressing.ip();
         let wrong = if to_all { !self.is_to_us(destination) } else { ethernet.destination.is_group() };
         if wrong {
-            return Err(Event::ForeignAddress);
+            return Err(CountedEvent::ForeignAddress);
         }
         if !self.addressing.is_peer(source) {
-            return Err(Event::MartianSource);
+            return Err(CountedEvent::MartianSource);
         }
         if header.is_fragment() {
             let identification = header.identification().into();
@@ -161,7 +161,7 @@ impl<P: Platform> Stack<P> {
         ethernet: &EthernetHeader,
         packet: &Ipv6Packet<'_>,
         checksums: Checksums,
-    ) -> Result<(), Event> {
+    ) -> Result<(), CountedEvent> {
         let header = packet.header;
         let (source, destination) = (header.source(), header.destination());
         let to_all = destination.is_multicast();
@@ -171,13 +171,13 @@ impl<P: Platform> Stack<P> {
             !self.addressing.has_ip6(destination) || ethernet.destination.is_group()
         };
         if wrong {
-            return Err(Event::ForeignAddress);
+            return Err(CountedEvent::ForeignAddress);
         }
         // A host without an address may only send duplicate address detection (RFC 4861 section
         // 7.1.1).
         let probes = source.is_unspecified() && to_all && header.next_header() == IpProtocol::ICMPV6;
         if !(self.addressing.is_peer6(source) || probes) {
-            return Err(Event::MartianSource);
+            return Err(CountedEvent::MartianSource);
         }
         let mut link = Link {
             station: ethernet.source,
@@ -229,15 +229,15 @@ impl<P: Platform> Stack<P> {
         addresses: &Addresses,
         link: &Link<'_>,
         error: ExtensionError,
-    ) -> Event {
+    ) -> CountedEvent {
         match error {
             ExtensionError::Wire(error) => error.into(),
-            ExtensionError::Silent => Event::ExtensionRefused,
+            ExtensionError::Silent => CountedEvent::ExtensionRefused,
             ExtensionError::Problem { code, pointer, answers_group } => {
                 if !link.to_all || answers_group {
                     self.report(outlet, addresses, link, Report::Problem { code, pointer });
                 }
-                Event::ExtensionRefused
+                CountedEvent::ExtensionRefused
             }
         }
     }
@@ -249,14 +249,14 @@ impl<P: Platform> Stack<P> {
         batch: &mut impl InputBatch<P>,
         outlet: &mut impl Outlet<P>,
         arrived: &Arrived<'_>,
-    ) -> Result<(), Event> {
+    ) -> Result<(), CountedEvent> {
         match (arrived.protocol, &arrived.origin) {
             #[cfg(feature = "tcp")]
             (IpProtocol::TCP, _) => self.handle_tcp(batch, outlet, arrived),
             (IpProtocol::UDP, _) => self.handle_udp(batch, outlet, arrived),
             // RFC 1122 section 3.2.2.6: an echo request to all may be ignored, and no error is ever
             // sent to all.
-            (IpProtocol::ICMP, Origin::Link(Link { to_all: true, .. })) => Err(Event::IcmpIgnored),
+            (IpProtocol::ICMP, Origin::Link(Link { to_all: true, .. })) => Err(CountedEvent::IcmpIgnored),
             (IpProtocol::ICMP, Origin::Link(link)) if matches!(arrived.addresses, Addresses::V4 { .. }) => {
                 let message = IcmpMessage::parse(arrived.payload, arrived.checksums)?;
                 self.handle_icmp(outlet, arrived, link.station, &message)
@@ -271,9 +271,9 @@ impl<P: Platform> Stack<P> {
                     let report = Report::Protocol { pointer: link.named_at };
                     self.report(outlet, &arrived.addresses, link, report);
                 }
-                Err(Event::UnknownProtocol)
+                Err(CountedEvent::UnknownProtocol)
             }
-            (_, Origin::Loopback) => Err(Event::UnknownProtocol),
+            (_, Origin::Loopback) => Err(CountedEvent::UnknownProtocol),
         }
     }
 
@@ -283,7 +283,7 @@ impl<P: Platform> Stack<P> {
         batch: &impl InputBatch<P>,
         outlet: &mut impl Outlet<P>,
         arrived: &Arrived<'_>,
-    ) -> Result<(), Event> {
+    ) -> Result<(), CountedEvent> {
         let addresses = &arrived.addresses;
         let udp = UdpDatagram::parse(arrived.payload, addresses, arrived.checksums)?;
         let from = SocketAddr::new(addresses.source(), udp.header.source_port());
@@ -293,11 +293,11 @@ impl<P: Platform> Stack<P> {
         }
         match &arrived.origin {
             Origin::Link(link) if !link.to_all => {
-                self.leave_to_other(Event::NoSocket)?;
+                self.leave_to_other(CountedEvent::NoSocket)?;
                 self.report(outlet, addresses, link, Report::Port);
             }
             _ => {}
         }
-        Err(Event::NoSocket)
+        Err(CountedEvent::NoSocket)
     }
 }

@@ -16,7 +16,7 @@
 //! later one, and are for its sockets only.
 
 use super::Stack;
-use crate::counters::Event;
+use crate::counters::CountedEvent;
 use crate::platform::Platform;
 use core::sync::atomic::{AtomicU8, Ordering::Relaxed};
 
@@ -72,10 +72,10 @@ impl<P: Platform> Stack<P> {
     /// # Errors
     /// `PassedOn` if the earlier instance may have it, `event` if the later one has seen it: it is
     /// not answered.
-    pub(super) fn leave_to_other(&self, event: Event) -> Result<(), Event> {
+    pub(super) fn leave_to_other(&self, event: CountedEvent) -> Result<(), CountedEvent> {
         match self.standing.get() {
             Instance::Only => Ok(()),
-            Instance::Later => Err(Event::PassedOn),
+            Instance::Later => Err(CountedEvent::PassedOn),
             Instance::Earlier => Err(event),
         }
     }
@@ -84,8 +84,8 @@ impl<P: Platform> Stack<P> {
     ///
     /// # Errors
     /// `PassedOn` if there is an earlier instance.
-    pub(super) fn share_answer(&self, to_all: bool) -> Result<(), Event> {
-        if !to_all && self.passes_on() { Err(Event::PassedOn) } else { Ok(()) }
+    pub(super) fn share_answer(&self, to_all: bool) -> Result<(), CountedEvent> {
+        if !to_all && self.passes_on() { Err(CountedEvent::PassedOn) } else { Ok(()) }
     }
 
     /// Returns the number of handshakes under way at all listeners.

@@ -24,7 +24,7 @@
 
 use super::Stack;
 use crate::addressing::Route;
-use crate::counters::Event;
+use crate::counters::CountedEvent;
 use crate::error::SendError;
 use crate::neighbour::{Question, Resolution};
 use crate::outlet::{Outlet, OutletError};
@@ -141,7 +141,7 @@ impl<P: Platform> Stack<P> {
             self.transmit_via(outlet, hop, packet, piece, len, |out, _| copy(parts, offset, out))?;
             progress.sent += len;
         }
-        self.counters.count(Event::Fragmented);
+        self.counters.count(CountedEvent::Fragmented);
         Ok(())
     }
 
@@ -239,7 +239,7 @@ impl<P: Platform> Stack<P> {
                 Ok(self.transmit_to(outlet, mac, packet, fragmenting, len, fill)?)
             }
             Resolution::Waits { dropped } => {
-                self.counters.add(Event::PendingDropped, dropped);
+                self.counters.add(CountedEvent::PendingDropped, dropped);
                 Ok(())
             }
             Resolution::Unreachable => Err(SendError::HostUnreachable),

@@ -20,7 +20,7 @@ use super::Stack;
 use super::ip::Hop;
 use crate::addressing::{ALL_NODES, solicited_node};
 use crate::arrived::{Arrived, Link};
-use crate::counters::Event;
+use crate::counters::CountedEvent;
 use crate::neighbour::{Ask, Evidence, Heard, Question};
 use crate::outlet::Outlet;
 use crate::platform::Platform;
@@ -38,31 +38,33 @@ impl<P: Platform> Stack<P> {
         arrived: &Arrived<'_>,
         link: &Link<'_>,
         message: &Icmpv6Message<'_>,
-    ) -> Result<(), Event> {
-        let Addresses::V6 { source, destination } = arrived.addresses else { return Err(Event::IcmpIgnored) };
+    ) -> Result<(), CountedEvent> {
+        let Addresses::V6 { source, destination } = arrived.addresses else {
+            return Err(CountedEvent::IcmpIgnored);
+        };
         match *message {
-            Icmpv6Message::Neighbour(_) if !link.never_routed => Err(Event::NdInvalid),
+            Icmpv6Message::Neighbour(_) if !link.never_routed => Err(CountedEvent::NdInvalid),
             Icmpv6Message::Neighbour(Neighbour::Solicitation { target, source: mac }) => {
                 self.handle_solicitation(outlet, (source, destination), link.station, (target, mac))
             }
             Icmpv6Message::Neighbour(Neighbour::Advertisement { target, solicited, replaces, mac }) => {
                 if solicited && link.to_all {
-                    return Err(Event::NdInvalid);
+                    return Err(CountedEvent::NdInvalid);
                 }
                 // An answer to a unicast solicitation may omit the link-layer address (RFC 4861
                 // section 4.4).
-                let mac = mac.or(solicited.then_some(link.station)).ok_or(Event::NdInvalid)?;
+                let mac = mac.or(solicited.then_some(link.station)).ok_or(CountedEvent::NdInvalid)?;
                 let heard = self.handle_advertisement(outlet, target, mac, replaces);
                 self.share_answer(link.to_all)?;
                 heard
             }
-            _ if source.is_unspecified() => Err(Event::MartianSource),
+            _ if source.is_unspecified() => Err(CountedEvent::MartianSource),
             Icmpv6Message::EchoRequest { identity, data } => {
                 // To a group as well (RFC 4443 section 4.2), but then within the limit of errors:
                 // one request causes many replies.
                 let own = if link.to_all { self.addressing.source_for6(source) } else { destination };
                 if link.to_all && !self.icmp_errors.take(source.into(), outlet.now()) {
-                    return Err(Event::UnreachableLimited);
+                    return Err(CountedEvent::UnreachableLimited);
                 }
                 let back = Addresses::V6 { source: own, destination: source };
                 let header = Icmpv6Header::echo_reply(&back, identity, data).to_bytes();
@@ -79,9 +81,9 @@ impl<P: Platform> Stack<P> {
             }
             Icmpv6Message::Error { .. } | Icmpv6Message::Other { .. } => {
                 if !link.to_all {
-                    self.leave_to_other(Event::IcmpIgnored)?;
+                    self.leave_to_other(CountedEvent::IcmpIgnored)?;
                 }
-                Err(Event::IcmpIgnored)
+                Err(CountedEvent::IcmpIgnored)
             }
         }
     }
@@ -93,7 +95,7 @@ impl<P: Platform> Stack<P> {
         (source, destination): (Ipv6Addr, Ipv6Addr),
         station: MacAddr,
         (target, mac): (Ipv6Addr, Option<MacAddr>),
-    ) -> Result<(), Event> {
+    ) -> Result<(), CountedEvent> {
         let advertisement = |solicited| Neighbour::Advertisement {
             target,
             solicited,
@@ -104,13 +106,13 @@ impl<P: Platform> Stack<P> {
         if source.is_unspecified() {
             // Duplicate address detection (section 7.1.1): the answer goes to all nodes.
             if mac.is_some() || destination != solicited_node(target) {
-                return Err(Event::NdInvalid);
+                return Err(CountedEvent::NdInvalid);
             }
             if ours {
                 if !self.probe_answers.take(outlet.now()) {
-                    return Err(Event::NdLimited);
+                    return Err(CountedEvent::NdLimited);
                 }
-                self.counters.count(Event::NdAnswered);
+                self.counters.count(CountedEvent::NdAnswered);
                 let all_nodes = (target, ALL_NODES, MacAddr::of_group(ALL_NODES));
                 self.transmit_neighbour(outlet, all_nodes, advertisement(false));
             }
@@ -118,13 +120,13 @@ impl<P: Platform> Stack<P> {
         }
         let mac = mac.unwrap_or(station);
         if !mac.is_station() || !self.addressing.is_on_link6(source) {
-            return Err(Event::NdInvalid);
+            return Err(CountedEvent::NdInvalid);
         }
         if !ours {
             return Ok(());
         }
         let result = self.hear_neighbour(outlet, source, mac, Evidence::Request);
-        self.counters.count(Event::NdAnswered);
+        self.counters.count(CountedEvent::NdAnswered);
         self.transmit_neighbour(outlet, (target, source, mac), advertisement(true));
         result
     }
@@ -136,12 +138,12 @@ impl<P: Platform> Stack<P> {
         target: Ipv6Addr,
         mac: MacAddr,
         replaces: bool,
-    ) -> Result<(), Event> {
+    ) -> Result<(), CountedEvent> {
         if self.addressing.has_ip6(target) {
-            return Err(Event::NdConflict);
+            return Err(CountedEvent::NdConflict);
         }
         if !mac.is_station() || !self.addressing.is_peer6(target) || !self.addressing.is_on_link6(target) {
-            return Err(Event::NdInvalid);
+            return Err(CountedEvent::NdInvalid);
         }
         let evidence = if replaces { Evidence::Answer } else { Evidence::WeakAnswer };
         self.hear_neighbour(outlet, target, mac, evidence)
@@ -153,12 +155,12 @@ impl<P: Platform> Stack<P> {
         ip: Ipv6Addr,
         mac: MacAddr,
         evidence: Evidence,
-    ) -> Result<(), Event> {
+    ) -> Result<(), CountedEvent> {
         let heard = self.neighbours6.hear(ip, mac, evidence, outlet.now());
         self.want_poll(outlet);
         match heard {
             Heard::Known(frames) => self.release(outlet, mac, frames),
-            Heard::Ignored => return Err(Event::NdIgnored),
+            Heard::Ignored => return Err(CountedEvent::NdIgnored),
             Heard::Stranger => {}
         }
         Ok(())
@@ -172,7 +174,7 @@ impl<P: Platform> Stack<P> {
             Ask::All => (group, MacAddr::of_group(group)),
             Ask::Station(mac) => (target, mac),
         };
-        self.counters.count(Event::NdSolicited);
+        self.counters.count(CountedEvent::NdSolicited);
         let solicitation = Neighbour::Solicitation { target, source: Some(self.addressing.mac()) };
         self.transmit_neighbour(outlet, (self.addressing.source_for6(target), to, mac), solicitation);
     }
@@ -200,7 +202,7 @@ impl<P: Platform> Stack<P> {
         let fill = |out: &mut [u8], _| out.copy_from_slice(&bytes[..len]);
         let hop = Hop::Station(mac);
         if self.transmit_via(outlet, hop, &packet, Fragmenting::Forbidden, len, fill).is_err() {
-            self.counters.count(Event::EgressFull);
+            self.counters.count(CountedEvent::EgressFull);
         }
     }
 }

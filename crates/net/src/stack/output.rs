@@ -4,7 +4,7 @@ use super::Stack;
 use super::ip::{Hop, Progress};
 use crate::addressing::Route;
 use crate::config::Mode;
-use crate::counters::Event;
+use crate::counters::CountedEvent;
 use crate::error::{MAX_DATAGRAM, SendError, destination};
 use crate::outlet::Outlet;
 use crate::platform::Platform;
@@ -137,7 +137,7 @@ impl<P: Platform> Stack<P> {
     /// error that another host would report.
     fn send_to_self(&self, source: SocketAddr, to: SocketAddr, data: &[u8]) {
         if self.udp.deliver(source, to, data) == Offer::NotMine {
-            self.counters.count(Event::NoSocket);
+            self.counters.count(CountedEvent::NoSocket);
             self.udp.post_error(source, to, SocketError::Refused);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::Stack;
 use crate::arrived::{Arrived, Link, Origin};
-use crate::counters::Event;
+use crate::counters::CountedEvent;
 use crate::outlet::{InputBatch, Outlet};
 use crate::platform::{Lock, Platform};
 use crate::reassembly::{Accepted, Datagram, Key, Piece};
@@ -20,21 +20,21 @@ impl<P: Platform> Stack<P> {
         key: &Key,
         piece: &Piece<'_>,
         to_all: bool,
-    ) -> Result<(), Event> {
-        self.counters.count(Event::Fragment);
+    ) -> Result<(), CountedEvent> {
+        self.counters.count(CountedEvent::Fragment);
         let (accepted, evicted) = {
             let mut reassembly = self.reassembly.lock();
             (reassembly.accept(key, piece, outlet.now()), reassembly.take_evicted())
         };
-        self.counters.add(Event::ReassemblyFailed, evicted);
+        self.counters.add(CountedEvent::ReassemblyFailed, evicted);
         match accepted {
-            Accepted::Refused => Err(Event::FragmentRefused),
+            Accepted::Refused => Err(CountedEvent::FragmentRefused),
             Accepted::Waits => {
                 self.want_poll(outlet);
                 Ok(())
             }
             Accepted::Whole(datagram) => {
-                self.counters.count(Event::Reassembled);
+                self.counters.count(CountedEvent::Reassembled);
                 self.handle_whole(batch, outlet, key, &datagram, to_all)
             }
         }
@@ -47,7 +47,7 @@ impl<P: Platform> Stack<P> {
         key: &Key,
         datagram: &Datagram,
         to_all: bool,
-    ) -> Result<(), Event> {
+    ) -> Result<(), CountedEvent> {
         let mut link = Link {
             station: datagram.station,
             packet: [&datagram.header, &datagram.data],
@@ -60,7 +60,7 @@ impl<P: Platform> Stack<P> {
             // Extensions for the destination alone are in the fragments.
             let upper = match upper_layer(protocol, &datagram.data) {
                 Ok(upper) if upper.fragment.is_none() => upper,
-                Ok(_) => return Err(Event::Malformed),
+                Ok(_) => return Err(CountedEvent::Malformed),
                 Err(error) => return Err(self.handle_extension_error(outlet, &key.addresses, &link, error)),
             };
             if upper.at > 0 {
@@ -86,7 +86,7 @@ impl<P: Platform> Stack<P> {
             // Its own statement: the lock is not held while the error is sent.
             let expired = self.reassembly.lock().poll(now);
             let Some(expired) = expired else { return };
-            self.counters.count(Event::ReassemblyFailed);
+            self.counters.count(CountedEvent::ReassemblyFailed);
             let Some(first) = expired.first else { continue };
             let to_all = match expired.key.addresses {
                 Addresses::V4 { destination, .. } => self.addressing.is_broadcast(destination),

@@ -1,6 +1,6 @@
 //! The events of a trace, as the IOKernel records them.
 //!
-//! Pure values and their encoding: five words (`Event::to_words`), of which most events need
+//! Pure values and their encoding: five words (`TraceEvent::to_words`), of which most events need
 //! three; the slot that holds them carries the time. Decoding refuses what no encoder makes.
 
 use super::step::Written;
@@ -62,7 +62,7 @@ pub enum Undelivered {
 
 /// One event. Its time is that of its slot, unless a field says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Event {
+pub enum TraceEvent {
     /// A frame was chosen as it came from a port.
     Arrived {
         /// Number of the trace.
@@ -167,7 +167,7 @@ fn who(word: u64) -> Option<Who> {
 /// The word for no kthread.
 const NO_KTHREAD: u64 = u64::MAX;
 
-impl Event {
+impl TraceEvent {
     /// Returns whether the event with this first word has more than three.
     #[inline(always)]
     pub(super) fn is_long_head(head: u64) -> bool {
@@ -244,27 +244,27 @@ pub(super) mod tests {
     fn every_event_survives_its_encoding() {
         let written = Written { id: 9, kind: 0x102, at: u64::MAX, argument: 77 };
         let mut events = vec![
-            Event::Arrived { id: u32::MAX, port: 3, len: 1514, due: 1, polled: 2 },
-            Event::InRing { id: 1, who: WHO, unserved: true, lines: 70_000 },
-            Event::Undelivered { id: 1, who: WHO, why: Undelivered::Full },
-            Event::Undelivered { id: 1, who: WHO, why: Undelivered::Gone },
-            Event::Claimed { who: WHO, written },
-            Event::Seen { id: 5, who: WHO },
-            Event::Left { id: 5, who: WHO, taken: false },
-            Event::Lost { who: WHO, steps: u64::MAX },
+            TraceEvent::Arrived { id: u32::MAX, port: 3, len: 1514, due: 1, polled: 2 },
+            TraceEvent::InRing { id: 1, who: WHO, unserved: true, lines: 70_000 },
+            TraceEvent::Undelivered { id: 1, who: WHO, why: Undelivered::Full },
+            TraceEvent::Undelivered { id: 1, who: WHO, why: Undelivered::Gone },
+            TraceEvent::Claimed { who: WHO, written },
+            TraceEvent::Seen { id: 5, who: WHO },
+            TraceEvent::Left { id: 5, who: WHO, taken: false },
+            TraceEvent::Lost { who: WHO, steps: u64::MAX },
         ];
         for step in CORE_STEPS {
             for handoff in HANDOFFS {
                 for from in [None, Some(Who { runtime: 0, kthread: 0 }), Some(WHO)] {
-                    events.push(Event::Core { core: 65_535, step, handoff, who: WHO, from });
+                    events.push(TraceEvent::Core { core: 65_535, step, handoff, who: WHO, from });
                 }
             }
         }
         for event in events {
             let words = event.to_words();
-            assert_eq!(Event::from_words(words), Some(event));
-            let is_long = matches!(event, Event::Arrived { .. } | Event::Claimed { .. });
-            assert_eq!(is_long, Event::is_long_head(words[0]));
+            assert_eq!(TraceEvent::from_words(words), Some(event));
+            let is_long = matches!(event, TraceEvent::Arrived { .. } | TraceEvent::Claimed { .. });
+            assert_eq!(is_long, TraceEvent::is_long_head(words[0]));
             assert!(is_long || words[3..] == [0, 0], "{event:?}");
         }
     }
@@ -275,8 +275,8 @@ pub(super) mod tests {
             for mask in [!0xff, 0x0003_ffff_03ff & !0xff, 0x3ff & !0xff] {
                 words[0] = words[0] & mask | tag;
                 words[1] &= 0xffff_ffff_ffff;
-                if let Some(event) = Event::from_words(words) {
-                    prop_assert_eq!(Event::from_words(event.to_words()), Some(event));
+                if let Some(event) = TraceEvent::from_words(words) {
+                    prop_assert_eq!(TraceEvent::from_words(event.to_words()), Some(event));
                 }
                 words[2] &= 0xffff_ffff;
             }

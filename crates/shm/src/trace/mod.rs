@@ -27,7 +27,7 @@ pub mod recorder;
 mod step;
 
 pub use buffer::{TraceReader, TraceWriter};
-pub use event::{CoreStep, Event, Handoff, Who};
+pub use event::{CoreStep, Handoff, TraceEvent, Who};
 pub use flow::FlowKeys;
 pub use recorder::{Played, Recorder, Recording};
 pub use step::{Step, Written};

@@ -24,7 +24,7 @@
 //! | the IOKernel ends in the middle of a slot | the head does not name that slot |
 //! | an IOKernel writes an impossible head or event | an error, or events that are counted as lost; the reader reads within the slots whatever the head is |
 
-use super::event::{CONTINUED, Event, Words};
+use super::event::{CONTINUED, TraceEvent, Words};
 use crate::clock::Cycles;
 use crate::memory::{self, Mapping, MemoryError};
 use crate::sync::{AtomicU64, Ordering, fence};
@@ -116,10 +116,10 @@ impl Recorder {
 
     /// Writes an event, over the oldest.
     #[inline]
-    pub fn record(&mut self, at: Cycles, event: &Event) {
+    pub fn record(&mut self, at: Cycles, event: &TraceEvent) {
         let [head, a, b, c, d] = event.to_words();
         self.put([at, head, a, b]);
-        if Event::is_long_head(head) {
+        if TraceEvent::is_long_head(head) {
             self.put([at, u64::from(CONTINUED), c, d]);
         }
     }
@@ -156,7 +156,7 @@ pub enum NotARecording {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Played {
     /// The next event and its time.
-    Event(Cycles, Event),
+    Event(Cycles, TraceEvent),
     /// So many slots were passed over, overwritten or about to be; an event has one or two.
     Lost(u64),
     /// The next slots have no event of this version.
@@ -228,7 +228,7 @@ impl Recording {
         let Some([at, first, a, b]) = self.copy(self.position) else { return self.overtaken() };
         let mut words: Words = [first, a, b, 0, 0];
         let mut used = 1;
-        if Event::is_long_head(first) {
+        if TraceEvent::is_long_head(first) {
             // The two slots of an event are published one after the other.
             if waiting == 1 {
                 return Played::Nothing;
@@ -245,7 +245,7 @@ impl Recording {
         if first == u64::from(CONTINUED) {
             return Played::Lost(1);
         }
-        Event::from_words(words).map_or(Played::Impossible, |event| Played::Event(at, event))
+        TraceEvent::from_words(words).map_or(Played::Impossible, |event| Played::Event(at, event))
     }
 
     fn overtaken(&mut self) -> Played {
@@ -272,14 +272,14 @@ mod tests {
     use crate::trace::{CoreStep, Handoff, Written};
     use proptest::prelude::*;
 
-    fn core(core: u16) -> Event {
-        Event::Core { core, step: CoreStep::Decided, handoff: Handoff::Wake, who: WHO, from: Some(WHO) }
+    fn core(core: u16) -> TraceEvent {
+        TraceEvent::Core { core, step: CoreStep::Decided, handoff: Handoff::Wake, who: WHO, from: Some(WHO) }
     }
 
-    fn claimed(id: u32) -> Event {
+    fn claimed(id: u32) -> TraceEvent {
         let number = u64::from(id);
         let written = Written { id, kind: id, at: number, argument: number << 32 | number };
-        Event::Claimed { who: WHO, written }
+        TraceEvent::Claimed { who: WHO, written }
     }
 
     fn ends(slots: usize) -> (Recorder, Recording) {
@@ -290,7 +290,7 @@ mod tests {
     }
 
     /// Everything that is there, and how many slots were overwritten.
-    fn all(recording: &mut Recording) -> (Vec<(Cycles, Event)>, u64) {
+    fn all(recording: &mut Recording) -> (Vec<(Cycles, TraceEvent)>, u64) {
         let (mut events, mut lost) = (Vec::new(), 0);
         loop {
             match recording.next_event() {

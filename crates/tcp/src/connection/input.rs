@@ -8,8 +8,8 @@ use crate::error::Error;
 use crate::segment::{Flags, Header, MAX_SACK_BLOCKS, MAX_WINDOW_SCALE, SackBlock, Segment};
 use crate::sender::{AckInfo, Negotiated};
 use crate::seq::{Range, Seq};
-use crate::state::Event;
 use crate::state::State;
+use crate::state::StateEvent;
 use crate::time::{Instant, TICK_NS};
 use crate::time_wait::Verdict;
 use core::time::Duration;
@@ -87,11 +87,11 @@ impl Connection {
         self.set.insert(Set::ACK_NOW);
         if acknowledges {
             let fast = self.count_syn_data(header.ack);
-            let events = self.on_established(header, now, Event::SynAck);
+            let events = self.on_established(header, now, StateEvent::SynAck);
             events | if fast { self.on_progress(now) } else { Events::empty() }
         } else {
             self.set.insert(Set::SYN_ACK);
-            self.apply(Event::Syn)
+            self.apply(StateEvent::Syn)
         }
     }
 
@@ -125,7 +125,7 @@ impl Connection {
     }
 
     /// Completes the handshake with the ACK in `header`.
-    fn on_established(&mut self, header: &Header, now: Instant, event: Event) -> Events {
+    fn on_established(&mut self, header: &Header, now: Instant, event: StateEvent) -> Events {
         let mut events = self.apply(event) | Events::ESTABLISHED | Events::WRITABLE;
         events.set(Events::FAST_OPEN, self.fast_opening().is_some());
         self.progress_at = now;
@@ -138,7 +138,7 @@ impl Connection {
             self.start_sender(now);
         }
         if self.set.contains(Set::FIN_QUEUED) {
-            events |= self.apply(Event::Close);
+            events |= self.apply(StateEvent::Close);
         }
         events
     }
@@ -220,7 +220,7 @@ impl Connection {
         {
             self.set.insert(Set::ACK_NOW);
             self.note_window(u32::from(header.window), header);
-            return self.on_established(header, now, Event::SynAcked);
+            return self.on_established(header, now, StateEvent::SynAcked);
         }
         self.set.insert(Set::ACK_NOW);
         Events::empty()
@@ -340,7 +340,7 @@ impl Connection {
                 return None;
             }
             self.note_window(u32::from(header.window) << self.window_shift, header);
-            events |= self.on_established(header, now, Event::SynAcked);
+            events |= self.on_established(header, now, StateEvent::SynAcked);
         }
         if !self.is_acceptable_ack(header.ack) {
             self.challenge(now);
@@ -429,7 +429,7 @@ impl Connection {
             events |= Events::WRITABLE;
         }
         if fin_acked {
-            events |= self.apply(Event::FinAcked);
+            events |= self.apply(StateEvent::FinAcked);
             self.on_waiting_state(now);
         }
         events

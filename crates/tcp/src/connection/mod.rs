@@ -78,8 +78,8 @@ use crate::segment::{Header, Options};
 use crate::send_queue::SendQueue;
 use crate::sender::{Algorithm, Sender};
 use crate::seq::{Range, Seq};
-use crate::state::Event;
 use crate::state::State;
+use crate::state::StateEvent;
 use crate::time::Instant;
 use crate::time_wait::TimeWait;
 use alloc::boxed::Box;
@@ -423,7 +423,7 @@ impl Connection {
         }
         self.set.insert(Set::FIN_QUEUED);
         // An unanswered SYN is not waited for; in SYN-RECEIVED the FIN waits.
-        self.apply(Event::Close)
+        self.apply(StateEvent::Close)
     }
 
     /// Closes the reading direction as Linux does: with nothing to read, [`recv`](Self::recv)
@@ -485,7 +485,7 @@ impl Connection {
     }
 
     /// Applies `event` to the state and performs the actions of entering the new one.
-    fn apply(&mut self, event: Event) -> Events {
+    fn apply(&mut self, event: StateEvent) -> Events {
         let Some(state) = self.state.after(event) else { return Events::empty() };
         let before = core::mem::replace(&mut self.state, state);
         match state {
@@ -506,7 +506,7 @@ impl Connection {
             return Events::empty();
         }
         self.error.get_or_insert(error);
-        self.apply(Event::Reset) | Events::ERROR | Events::READABLE | Events::WRITABLE
+        self.apply(StateEvent::Reset) | Events::ERROR | Events::READABLE | Events::WRITABLE
     }
 
     /// Returns the number of this side's SYN. Meaningful until the SYN is acknowledged:

@@ -6,7 +6,7 @@ use super::{Connection, Events, Set};
 use crate::ecn::EcnCodepoint;
 use crate::segment::{Flags, Header, SackBlock, Segment};
 use crate::seq::Seq;
-use crate::state::Event;
+use crate::state::StateEvent;
 use crate::time::Instant;
 
 impl Connection {
@@ -43,7 +43,7 @@ impl Connection {
         if self.peer_fin() == Some(self.receive.next) {
             self.receive.next += 1;
             self.set.insert(Set::ACK_NOW);
-            events |= self.apply(Event::Fin) | Events::PEER_CLOSED | Events::READABLE;
+            events |= self.apply(StateEvent::Fin) | Events::PEER_CLOSED | Events::READABLE;
             self.on_waiting_state(now);
         }
         events

@@ -8,8 +8,8 @@
 use super::{Connection, Events, Set};
 use crate::error::Error;
 use crate::sender::Timeout;
-use crate::state::Event;
 use crate::state::State;
+use crate::state::StateEvent;
 use crate::time::Instant;
 use core::time::Duration;
 
@@ -56,7 +56,7 @@ impl Connection {
             return Events::empty();
         }
         if self.expires_at <= now {
-            return self.apply(Event::Expired);
+            return self.apply(StateEvent::Expired);
         }
         let mut events = Events::empty();
         if self.sender.next_timeout().is_some() {

@@ -2,7 +2,7 @@
 
 use crate::arrived::IcmpError as Undeliverable;
 use crate::arrived::{Arrived, Link, Origin};
-use crate::counters::Event;
+use crate::counters::CountedEvent;
 use crate::outlet::{InputBatch, Outlet};
 use crate::path_mtu::{FLOOR4, FLOOR6};
 use crate::platform::Platform;
@@ -26,16 +26,16 @@ impl<P: Platform> Stack<P> {
         batch: &mut impl InputBatch<P>,
         outlet: &mut impl Outlet<P>,
         arrived: &Arrived<'_>,
-    ) -> Result<(), Event> {
+    ) -> Result<(), CountedEvent> {
         // RFC 9293 section 3.9.2.3: segments to a group are dropped.
         if matches!(arrived.origin, Origin::Link(Link { to_all: true, .. })) {
-            return Err(Event::TcpToGroup);
+            return Err(CountedEvent::TcpToGroup);
         }
         let pseudo_header = || arrived.addresses.pseudo_header(IpProtocol::TCP, arrived.payload.len());
         if arrived.checksums == Checksums::Verify && pseudo_header().bytes(arrived.payload).finish() != 0 {
-            return Err(Event::BadChecksum);
+            return Err(CountedEvent::BadChecksum);
         }
-        let segment = Segment::parse(arrived.payload).map_err(|_| Event::Malformed)?;
+        let segment = Segment::parse(arrived.payload).map_err(|_| CountedEvent::Malformed)?;
         let flow = Flow {
             local: arrived.addresses.destination(),
             remote: arrived.addresses.source(),
@@ -168,7 +168,7 @@ impl<P: Platform> Stack<P> {
         flow: &Flow,
         segment: &Segment<'_>,
         now: Instant,
-    ) -> Result<(), Event> {
+    ) -> Result<(), CountedEvent> {
         let back = arrived.addresses.reversed();
         let iss = match self.tcp.time_waits.handle_segment(&Key::from(flow), segment, now) {
             Some(Verdict::Ignore) => return Ok(()),
@@ -187,15 +187,15 @@ impl<P: Platform> Stack<P> {
         }
         let link = matches!(arrived.origin, Origin::Link(_));
         if link {
-            self.leave_to_other(Event::TcpNoConnection)?;
+            self.leave_to_other(CountedEvent::TcpNoConnection)?;
         }
-        let Some(reset) = answer_closed(segment) else { return Err(Event::TcpNoConnection) };
+        let Some(reset) = answer_closed(segment) else { return Err(CountedEvent::TcpNoConnection) };
         if link && !self.tcp.resets.take(flow.remote, outlet.now()) {
-            return Err(Event::TcpResetLimited);
+            return Err(CountedEvent::TcpResetLimited);
         }
-        self.counters.count(Event::TcpResetSent);
+        self.counters.count(CountedEvent::TcpResetSent);
         self.send_header(outlet, back, &reset);
-        Err(Event::TcpNoConnection)
+        Err(CountedEvent::TcpNoConnection)
     }
 
     /// Returns the longest segment to `remote`, options included, as long as it is not known to be

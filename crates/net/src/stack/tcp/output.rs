@@ -1,7 +1,7 @@
 //! The steps after a call to a connection: due segments are sent, its timer is set, it leaves the
 //! table when it is over, and waiting threads are woken.
 
-use crate::counters::Event;
+use crate::counters::CountedEvent;
 use crate::error::SendError;
 use crate::outlet::{Outlet, OutletError};
 use crate::platform::{Lock, Platform};
@@ -186,7 +186,7 @@ impl<P: Platform> Stack<P> {
         let packet =
             PacketInfo { addresses, protocol: IpProtocol::TCP, hop_limit: DEFAULT_TTL, traffic_class: 0 };
         if self.transmit_header(outlet, &packet, header).is_err() {
-            self.counters.count(Event::EgressFull);
+            self.counters.count(CountedEvent::EgressFull);
         }
     }
 

@@ -61,16 +61,16 @@ fn pair_in(state: State) -> Pair {
 /// Returns true if the table leads from one state to the other by the events of one segment: an ACK
 /// of the SYN or FIN, then a FIN.
 fn reachable(from: State, to: State) -> bool {
-    use crate::state::Event;
+    use crate::state::StateEvent;
     let events = [
-        Event::Syn,
-        Event::SynAck,
-        Event::SynAcked,
-        Event::Close,
-        Event::Fin,
-        Event::FinAcked,
-        Event::Reset,
-        Event::Expired,
+        StateEvent::Syn,
+        StateEvent::SynAck,
+        StateEvent::SynAcked,
+        StateEvent::Close,
+        StateEvent::Fin,
+        StateEvent::FinAcked,
+        StateEvent::Reset,
+        StateEvent::Expired,
     ];
     let step = |state: State| events.iter().filter_map(move |&event| state.after(event));
     from == to

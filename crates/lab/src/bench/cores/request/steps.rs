@@ -7,7 +7,7 @@
 use anyhow::Context;
 use rustix::fd::OwnedFd;
 use tailwater_shm::control::{ClientMessage, ServerMessage, TraceRequest, send};
-use tailwater_shm::trace::{CoreStep, Event, Played, Recording, Who};
+use tailwater_shm::trace::{CoreStep, Played, Recording, TraceEvent, Who};
 use tailwater_shm::{Clock, Cycles};
 use tailwater_testbed::query;
 
@@ -62,7 +62,7 @@ impl Trace {
         let mut events = Vec::new();
         loop {
             match self.recording.next_event() {
-                Played::Event(at, Event::Core { step, who, from, .. }) if at >= self.began => {
+                Played::Event(at, TraceEvent::Core { step, who, from, .. }) if at >= self.began => {
                     events.push(CoreEvent { at, step, who, from });
                 }
                 Played::Event(..) | Played::Lost(_) => {}
