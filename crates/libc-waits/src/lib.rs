@@ -28,7 +28,7 @@ pub mod stub;
 mod sys;
 pub mod table;
 
-pub use sys::entry::{Call, Hook, Ruling, Verdict, is_active};
+pub use sys::entry::{Call, Handling, Hook, Ruling, is_active};
 pub use sys::patch::PatchError;
 
 use image::{Image, NoFunctions};
@@ -106,11 +106,11 @@ pub struct Redirected {
 /// # Safety
 /// 1. The process has one thread, the caller's, when this is called; that is checked, but not
 ///    whether one is started meanwhile by a signal handler.
-/// 2. `hook` keeps the contract of futex(2) for each call that it declares [`Verdict::Done`]: a
+/// 2. `hook` keeps the contract of futex(2) for each call that it declares [`Handling::Done`]: a
 ///    thread waits only while its word has the expected value, and each wake that follows a change
 ///    of the word ends the wait. It may return early.
-/// 3. Where it declares a private wait [`Verdict::Counted`], its wakes of that word make the system
-///    call, too, if [`table::Bucket::waiters`] says that threads may wait in the kernel.
+/// 3. Where it declares a private wait [`Handling::Counted`], its wakes of that word make the
+///    system call, too, if [`table::Bucket::waiters`] says that threads may wait in the kernel.
 /// 4. A [`Ruling::mask`] is one that the calling OS thread may have.
 pub unsafe fn redirect(hook: Hook) -> Result<Redirected, RedirectError> {
     let threads = std::fs::read_dir("/proc/self/task")

@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 
 use tailwater_sched::Nanos;
 use tailwater_sched::dispatch::{
-    Assignment, ClassId, Dispatch, Origin, Reaction, Request, RequestId, Verdict, WorkerId,
+    Assignment, ClassId, Dispatch, Origin, QuantumDecision, Reaction, Request, RequestId, WorkerId,
 };
 
 use crate::costs::Costs;
@@ -268,12 +268,12 @@ impl<'a, S: Source> Engine<'a, S> {
         let running = Request { remaining_ns: Nanos(ends_ns - self.now_ns), ..request };
         debug_assert!(self.now_ns > begins_ns);
         match self.policy.on_quantum(WorkerId(core as u32), Nanos(self.now_ns), &running) {
-            Verdict::Preempt => {
+            QuantumDecision::Preempt => {
                 let reaction = self.preempt(core);
                 self.react(reaction);
             }
-            Verdict::Again(after) => self.timers.set(core, ends_ns.min(self.now_ns + after.0.max(1))),
-            Verdict::RunOn => self.timers.set(core, ends_ns),
+            QuantumDecision::Again(after) => self.timers.set(core, ends_ns.min(self.now_ns + after.0.max(1))),
+            QuantumDecision::RunOn => self.timers.set(core, ends_ns),
         }
     }
 

@@ -61,4 +61,4 @@ pub use seq::{Range, Seq};
 pub use shared::SharedBytes;
 pub use state::State;
 pub use time::Instant;
-pub use time_wait::{TimeWait, Verdict};
+pub use time_wait::{TimeWait, TimeWaitResponse};

@@ -30,7 +30,7 @@ pub struct TimeWait {
 /// The response to a segment in TIME-WAIT.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
-pub enum Verdict {
+pub enum TimeWaitResponse {
     /// Nothing.
     Ignore,
     /// Send this header.
@@ -55,11 +55,11 @@ impl TimeWait {
     }
 
     /// Handles a segment between the connection's ports.
-    pub fn handle_segment(&mut self, segment: &Segment<'_>, now: Instant) -> Verdict {
-        self.judge(segment, now)
+    pub fn handle_segment(&mut self, segment: &Segment<'_>, now: Instant) -> TimeWaitResponse {
+        self.respond(segment, now)
     }
 
-    pub(crate) fn judge(&mut self, segment: &Segment<'_>, now: Instant) -> Verdict {
+    pub(crate) fn respond(&mut self, segment: &Segment<'_>, now: Instant) -> TimeWaitResponse {
         let header = &segment.header;
         let value = header.options.timestamps.map(|timestamps| timestamps.value);
         let newer = |(recent, _): (u32, u32)| value.map(|value| value.wrapping_sub(recent) as i32);
@@ -67,7 +67,7 @@ impl TimeWait {
         if header.flags.contains(Flags::RST) {
             // Even a RST with the exact number does not end TIME-WAIT: the answer to an old
             // duplicate can provoke one (RFC 1337 section 3, fix F1).
-            return Verdict::Ignore;
+            return TimeWaitResponse::Ignore;
         }
         if header.flags.contains(Flags::SYN) && !header.flags.contains(Flags::ACK) {
             // RFC 6191 section 2: a later timestamp, or, if the timestamps do not decide, a later
@@ -77,7 +77,7 @@ impl TimeWait {
                 _ => header.seq > self.ack,
             };
             if later {
-                return Verdict::Reopen { iss: self.seq + REOPEN_DISTANCE };
+                return TimeWaitResponse::Reopen { iss: self.seq + REOPEN_DISTANCE };
             }
         }
         let fin_again = header.flags.contains(Flags::FIN)
@@ -86,13 +86,13 @@ impl TimeWait {
         if fin_again {
             // The last ACK was lost (RFC 9293 section 3.10.7.4, eighth step).
             self.expires_at = now + Duration::from_millis(self.lasts_ms.into());
-            return Verdict::Reply(self.ack(now));
+            return TimeWaitResponse::Reply(self.ack(now));
         }
         let expected = segment.sequence_len() == 0 && header.seq == self.ack && header.ack == self.seq;
         if expected || !self.challenges.take(now) {
-            return Verdict::Ignore;
+            return TimeWaitResponse::Ignore;
         }
-        Verdict::Reply(self.ack(now))
+        TimeWaitResponse::Reply(self.ack(now))
     }
 
     fn ack(&self, now: Instant) -> Header {

@@ -5,7 +5,7 @@
 //! them, and compilers count on it. So the hook is called with everything saved. A wake of a word
 //! whose bucket has no waiters needs no hook, and no vector register.
 //!
-//! The entry is left in one of three ways ([`Verdict`]): behind the `syscall` with its result; to
+//! The entry is left in one of three ways ([`Handling`]): behind the `syscall` with its result; to
 //! the `syscall` itself; or behind it after a wait in the kernel from here, during which the thread
 //! is counted in its bucket. A thread that is cancelled there is not counted down: its bucket keeps
 //! costing wakers a system call.
@@ -62,9 +62,9 @@ impl Call {
     }
 }
 
-/// What becomes of a [`Call`].
+/// How a [`Call`] is handled.
 #[derive(Debug, Clone, Copy)]
-pub enum Verdict {
+pub enum Handling {
     /// It is done: the result, or a negated error number.
     Done(isize),
     /// The kernel does it.
@@ -77,15 +77,15 @@ pub enum Verdict {
 /// What a [`Hook`] returns.
 #[derive(Debug, Clone, Copy)]
 pub struct Ruling {
-    /// What becomes of the call.
-    pub verdict: Verdict,
+    /// How the call is handled.
+    pub handling: Handling,
     /// A signal mask of the kernel's form that the calling OS thread gets before that.
     pub mask: Option<&'static AtomicU64>,
 }
 
-impl From<Verdict> for Ruling {
-    fn from(verdict: Verdict) -> Self {
-        Self { verdict, mask: None }
+impl From<Handling> for Ruling {
+    fn from(handling: Handling) -> Self {
+        Self { handling, mask: None }
     }
 }
 
@@ -200,15 +200,15 @@ unsafe extern "sysv64" fn decide(
     // SAFETY: `prepare` has stored a `Hook` before the first jump to a stub was written.
     let hook = unsafe { core::mem::transmute::<usize, Hook>(HOOK.load(Relaxed)) };
     let waits_in: &'static Bucket = bucket(bucket_of(call.address));
-    let Ruling { verdict, mask } = hook(&call);
-    let (value, way) = match verdict {
-        Verdict::Done(value) => (value, DONE),
-        Verdict::Kernel => (0, KERNEL),
-        Verdict::Counted if in_place != 0 => {
+    let Ruling { handling, mask } = hook(&call);
+    let (value, way) = match handling {
+        Handling::Done(value) => (value, DONE),
+        Handling::Kernel => (0, KERNEL),
+        Handling::Counted if in_place != 0 => {
             waits_in.pin();
             (0, KERNEL)
         }
-        Verdict::Counted => {
+        Handling::Counted => {
             waits_in.add_kernel();
             (0, core::ptr::from_ref(&waits_in.kernel) as usize)
         }

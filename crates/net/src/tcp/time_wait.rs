@@ -10,7 +10,7 @@ use alloc::collections::VecDeque;
 use core::hash::BuildHasher;
 use core::time::Duration;
 use hashbrown::HashMap;
-use tailwater_tcp::{Instant, Segment, TimeWait, Verdict};
+use tailwater_tcp::{Instant, Segment, TimeWait, TimeWaitResponse};
 
 const SHARDS: usize = 16;
 const PER_SHARD: usize = super::MAX_TIME_WAITS / SHARDS;
@@ -93,13 +93,13 @@ impl<P: Platform> TimeWaits<P> {
 
     /// Handles a segment; `None` if its connection is not in TIME-WAIT. Removes a connection that
     /// begins anew.
-    pub fn handle_segment(&self, key: &Key, segment: &Segment<'_>, now: Instant) -> Option<Verdict> {
+    pub fn handle_segment(&self, key: &Key, segment: &Segment<'_>, now: Instant) -> Option<TimeWaitResponse> {
         let mut shard = self.shard(key).lock();
-        let verdict = shard.entries.get_mut(key)?.rest.handle_segment(segment, now);
-        if matches!(verdict, Verdict::Reopen { .. }) {
+        let response = shard.entries.get_mut(key)?.rest.handle_segment(segment, now);
+        if matches!(response, TimeWaitResponse::Reopen { .. }) {
             shard.entries.remove(key);
         }
-        Some(verdict)
+        Some(response)
     }
 
     /// Returns when [`poll`](Self::poll) has something to do.

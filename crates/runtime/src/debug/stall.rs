@@ -15,7 +15,7 @@ pub struct Look {
     /// Address of the running thread's record, and the number of switches so far; `None` if it runs
     /// none.
     pub running: Option<(usize, u64)>,
-    /// True if a poll point was reached since [`Verdict::Ask`].
+    /// True if a poll point was reached since [`StallStatus::Ask`].
     pub answered: bool,
     /// Processor time the kthread has used.
     pub cpu: Duration,
@@ -32,9 +32,9 @@ pub enum Cause {
     SystemCall,
 }
 
-/// What the watcher does next.
+/// What an observation shows, and what the watcher does next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum StallStatus {
     /// There was progress, or nothing runs: have the next poll point answer.
     Ask,
     /// No progress yet, but not for long.
@@ -56,28 +56,28 @@ pub struct Stall {
 }
 
 impl Stall {
-    /// Returns the verdict on the latest observation.
-    pub fn judge(&mut self, now: Look, timeout: Duration) -> Verdict {
+    /// Takes an observation; returns what it shows.
+    pub fn observe(&mut self, now: Look, timeout: Duration) -> StallStatus {
         let Some(since) = self.since.filter(|since| since.running == now.running && !now.answered) else {
             *self = Self { since: now.running.map(|_| now), ..Self::default() };
-            return Verdict::Ask;
+            return StallStatus::Ask;
         };
         let age = now.at - since.at;
         if let Some(cause) = self.cause {
-            return Verdict::Still(cause, age);
+            return StallStatus::Still(cause, age);
         }
         if age < timeout {
-            return Verdict::Wait;
+            return StallStatus::Wait;
         }
         let cause = if now.asleep {
             Cause::SystemCall
         } else if now.cpu.saturating_sub(since.cpu) >= timeout / 2 {
             Cause::NoPollPoint
         } else {
-            return Verdict::Wait;
+            return StallStatus::Wait;
         };
         self.cause = Some(cause);
-        Verdict::Stalled(cause, age)
+        StallStatus::Stalled(cause, age)
     }
 }
 
@@ -100,14 +100,14 @@ mod tests {
     #[test]
     fn a_busy_thread_without_poll_points_is_reported_once() {
         let mut stall = Stall::default();
-        assert_eq!(stall.judge(look(0, 0), TIMEOUT), Verdict::Ask);
-        assert_eq!(stall.judge(look(99, 99), TIMEOUT), Verdict::Wait);
+        assert_eq!(stall.observe(look(0, 0), TIMEOUT), StallStatus::Ask);
+        assert_eq!(stall.observe(look(99, 99), TIMEOUT), StallStatus::Wait);
         let ms = Duration::from_millis(101);
-        assert_eq!(stall.judge(look(101, 101), TIMEOUT), Verdict::Stalled(Cause::NoPollPoint, ms));
+        assert_eq!(stall.observe(look(101, 101), TIMEOUT), StallStatus::Stalled(Cause::NoPollPoint, ms));
         let ms = Duration::from_millis(500);
-        assert_eq!(stall.judge(look(500, 500), TIMEOUT), Verdict::Still(Cause::NoPollPoint, ms));
+        assert_eq!(stall.observe(look(500, 500), TIMEOUT), StallStatus::Still(Cause::NoPollPoint, ms));
         let progress = Look { running: Some((2, 8)), ..look(600, 600) };
-        assert_eq!(stall.judge(progress, TIMEOUT), Verdict::Ask);
+        assert_eq!(stall.observe(progress, TIMEOUT), StallStatus::Ask);
     }
 
     #[test]
@@ -119,28 +119,28 @@ mod tests {
             Look { running: None, ..look(90, 90) },
         ] {
             let mut stall = Stall::default();
-            stall.judge(look(0, 0), TIMEOUT);
-            assert_eq!(stall.judge(progress, TIMEOUT), Verdict::Ask);
+            stall.observe(look(0, 0), TIMEOUT);
+            assert_eq!(stall.observe(progress, TIMEOUT), StallStatus::Ask);
             let later = Look { answered: false, at: Duration::from_millis(120), ..progress };
-            assert!(!matches!(stall.judge(later, TIMEOUT), Verdict::Stalled(..)), "{progress:?}");
+            assert!(!matches!(stall.observe(later, TIMEOUT), StallStatus::Stalled(..)), "{progress:?}");
         }
     }
 
     #[test]
     fn a_kthread_that_waits_for_a_core_is_not_blamed() {
         let mut stall = Stall::default();
-        stall.judge(look(0, 0), TIMEOUT);
-        assert_eq!(stall.judge(look(150, 10), TIMEOUT), Verdict::Wait);
+        stall.observe(look(0, 0), TIMEOUT);
+        assert_eq!(stall.observe(look(150, 10), TIMEOUT), StallStatus::Wait);
         // Once it has computed for long enough, it is stalled, also with a small share of a core.
-        assert_eq!(stall.judge(look(400, 49), TIMEOUT), Verdict::Wait);
-        assert!(matches!(stall.judge(look(500, 50), TIMEOUT), Verdict::Stalled(Cause::NoPollPoint, _)));
+        assert_eq!(stall.observe(look(400, 49), TIMEOUT), StallStatus::Wait);
+        assert!(matches!(stall.observe(look(500, 50), TIMEOUT), StallStatus::Stalled(Cause::NoPollPoint, _)));
     }
 
     #[test]
     fn a_sleep_in_the_kernel_is_named_as_such() {
         let mut stall = Stall::default();
-        stall.judge(look(0, 0), TIMEOUT);
+        stall.observe(look(0, 0), TIMEOUT);
         let asleep = Look { asleep: true, ..look(110, 1) };
-        assert!(matches!(stall.judge(asleep, TIMEOUT), Verdict::Stalled(Cause::SystemCall, _)));
+        assert!(matches!(stall.observe(asleep, TIMEOUT), StallStatus::Stalled(Cause::SystemCall, _)));
     }
 }

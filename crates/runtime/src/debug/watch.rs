@@ -14,7 +14,7 @@
 
 use super::report::{self, Observed};
 use crate::config::Config;
-use crate::debug::stall::{Cause, Look, Stall, Verdict};
+use crate::debug::stall::{Cause, Look, Stall, StallStatus};
 use crate::records::kthread::Kthread;
 use crate::records::runtime::{Runtime, runtime};
 use crate::records::uthread::Uthread;
@@ -76,18 +76,18 @@ fn look_for_stalls(
     for (&kthread, stall) in runtime.kthreads.iter().zip(stalls) {
         let look = look_at(kthread, start);
         busy |= look.running.is_some();
-        match stall.judge(look, timeout) {
-            Verdict::Wait => {}
-            Verdict::Ask if look.running.is_some() => kthread.head().expect_poll(),
-            Verdict::Ask => {}
-            Verdict::Still(cause, age) if !stall.printed && reports.are_due() => {
+        match stall.observe(look, timeout) {
+            StallStatus::Wait => {}
+            StallStatus::Ask if look.running.is_some() => kthread.head().expect_poll(),
+            StallStatus::Ask => {}
+            StallStatus::Still(cause, age) if !stall.printed && reports.are_due() => {
                 // It was counted when it came too soon.
                 reports.left_out = reports.left_out.saturating_sub(1);
                 stall.printed = reports.report(kthread, cause, age);
                 reports.left_out += usize::from(!stall.printed);
             }
-            Verdict::Still(..) => {}
-            Verdict::Stalled(cause, age) => {
+            StallStatus::Still(..) => {}
+            StallStatus::Stalled(cause, age) => {
                 stall.printed = reports.are_due() && reports.report(kthread, cause, age);
                 if !stall.printed {
                     reports.left_out += 1;

@@ -44,7 +44,7 @@ use core::panic::AssertUnwindSafe;
 use core::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::panic::catch_unwind;
 use tailwater_sched::Nanos;
-use tailwater_sched::dispatch::Verdict;
+use tailwater_sched::dispatch::QuantumDecision;
 use tailwater_shm::{Cycles, clock};
 
 /// Times that a thread which is about to ask lets others go first: the scheduler takes frames at
@@ -307,9 +307,9 @@ impl<P: Send + 'static> Requests for Server<P> {
             return (false, now.saturating_add(self.slice));
         }
         match pool.table.quantum(number, self.time(now)) {
-            Verdict::Preempt => (true, 0),
-            Verdict::Again(after) => (false, now.saturating_add(self.runtime.clock.from_ns(after.0))),
-            Verdict::RunOn => (false, Cycles::MAX),
+            QuantumDecision::Preempt => (true, 0),
+            QuantumDecision::Again(after) => (false, now.saturating_add(self.runtime.clock.from_ns(after.0))),
+            QuantumDecision::RunOn => (false, Cycles::MAX),
         }
     }
 

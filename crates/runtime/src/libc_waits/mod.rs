@@ -13,7 +13,7 @@
 //! | child of a fork | in the kernel | there are none |
 //!
 //! A thread that cannot wait here is counted in its bucket while it is in the kernel
-//! ([`Verdict::Counted`]), and a wake makes a system call only for a bucket with such a thread.
+//! ([`Handling::Counted`]), and a wake makes a system call only for a bucket with such a thread.
 //!
 //! Signal handlers may interrupt everything above and call `sem_post`. One that finds preemption
 //! off may have interrupted the scheduler, so it touches no run queue; one on an ordinary thread
@@ -44,7 +44,7 @@ use core::sync::atomic::Ordering::Relaxed;
 use core::time::Duration;
 use rustix::time::{ClockId, clock_gettime};
 use tailwater_libc_waits::table::{bucket, bucket_of};
-use tailwater_libc_waits::{Call, Ruling, Verdict, redirect};
+use tailwater_libc_waits::{Call, Handling, Ruling, redirect};
 use tailwater_shm::Cycles;
 
 /// All bits of a bitset: what `FUTEX_WAIT` and `FUTEX_WAKE` use.
@@ -76,31 +76,31 @@ fn hook(call: &Call) -> Ruling {
     let operation = call.operation as i32 & !flags;
     let misplaced = call.address < LOWEST || !call.address.is_multiple_of(4);
     if misplaced {
-        return Verdict::Kernel.into();
+        return Handling::Kernel.into();
     }
     if call.operation as i32 & libc::FUTEX_PRIVATE_FLAG == 0 {
         return match operation {
-            libc::FUTEX_WAKE | libc::FUTEX_WAKE_BITSET => Verdict::Kernel.into(),
+            libc::FUTEX_WAKE | libc::FUTEX_WAKE_BITSET => Handling::Kernel.into(),
             _ => wait_shared(call, operation),
         };
     }
     match operation {
         libc::FUTEX_WAIT => wait(call, ANY),
         libc::FUTEX_WAIT_BITSET if call.value3 != 0 => wait(call, call.value3),
-        libc::FUTEX_WAKE => Verdict::Done(wake(call.address, call.value, ANY)).into(),
+        libc::FUTEX_WAKE => Handling::Done(wake(call.address, call.value, ANY)).into(),
         libc::FUTEX_WAKE_BITSET if call.value3 != 0 => {
-            Verdict::Done(wake(call.address, call.value, call.value3)).into()
+            Handling::Done(wake(call.address, call.value, call.value3)).into()
         }
-        libc::FUTEX_REQUEUE => Verdict::Done(wake(call.address, wakes_and_moves(call), ANY)).into(),
+        libc::FUTEX_REQUEUE => Handling::Done(wake(call.address, wakes_and_moves(call), ANY)).into(),
         libc::FUTEX_CMP_REQUEUE => compare_and_wake(call).into(),
         libc::FUTEX_WAKE_OP => wake_and_change(call).into(),
         libc::FUTEX_LOCK_PI | libc::FUTEX_LOCK_PI2 => {
-            at_home(call.stack).unwrap_or_else(|| Verdict::Done(inheritance::lock(call)).into())
+            at_home(call.stack).unwrap_or_else(|| Handling::Done(inheritance::lock(call)).into())
         }
         libc::FUTEX_UNLOCK_PI => {
-            at_home(call.stack).unwrap_or_else(|| Verdict::Done(inheritance::unlock(call)).into())
+            at_home(call.stack).unwrap_or_else(|| Handling::Done(inheritance::unlock(call)).into())
         }
-        _ => at_home(call.stack).unwrap_or_else(|| Verdict::Kernel.into()),
+        _ => at_home(call.stack).unwrap_or_else(|| Handling::Kernel.into()),
     }
 }
 
@@ -110,7 +110,7 @@ fn at_home(stack: usize) -> Option<Ruling> {
     if !is_free(stack) {
         return None;
     }
-    resident::go_home_unseen().map(|home| Ruling { verdict: Verdict::Kernel, mask: Some(home.mask) })
+    resident::go_home_unseen().map(|home| Ruling { handling: Handling::Kernel, mask: Some(home.mask) })
 }
 
 /// Returns the thread that may wait without its core, if the caller is one. `guard` is its only
@@ -133,23 +133,23 @@ fn is_free(stack: usize) -> bool {
 
 fn wait(call: &Call, bits: u32) -> Ruling {
     if !is_free(call.stack) {
-        return Verdict::Counted.into();
+        return Handling::Counted.into();
     }
     // The kernel says what is wrong with the time.
-    let Ok(deadline) = deadline(call) else { return Verdict::Kernel.into() };
+    let Ok(deadline) = deadline(call) else { return Handling::Kernel.into() };
     let (result, arrived) =
         resident::wait_for_word(call.address, |ends| waiters::wait(call, bits, deadline, ends));
-    let Some(arrived) = arrived else { return Verdict::Done(result).into() };
+    let Some(arrived) = arrived else { return Handling::Done(result).into() };
     // The kernel restarts a wait without a limit only (futex(2), signal(7)).
     let restarts = result == -(libc::EINTR as isize) && arrived.restarts && deadline.is_none();
-    let verdict = if restarts { Verdict::Counted } else { Verdict::Done(result) };
-    Ruling { verdict, mask: Some(arrived.mask) }
+    let handling = if restarts { Handling::Counted } else { Handling::Done(result) };
+    Ruling { handling, mask: Some(arrived.mask) }
 }
 
 /// Decides about a call for a word that processes may share, which is no wake.
 fn wait_shared(call: &Call, operation: i32) -> Ruling {
     if !is_free(call.stack) {
-        return Verdict::Kernel.into();
+        return Handling::Kernel.into();
     }
     let waits = matches!(operation, libc::FUTEX_WAIT | libc::FUTEX_WAIT_BITSET);
     if let Some(home) = resident::go_home_unseen() {
@@ -157,15 +157,15 @@ fn wait_shared(call: &Call, operation: i32) -> Ruling {
         let ends = home.interrupted.is_some_and(|handlers| !handlers.restarts || call.timeout != 0);
         // SAFETY: the caller of the library's function vouches for the word.
         let would_wait = || waits && unsafe { waiters::word(call.address) }.load(Relaxed) == call.value;
-        let verdict =
-            if ends && would_wait() { Verdict::Done(-(libc::EINTR as isize)) } else { Verdict::Kernel };
-        return Ruling { verdict, mask: Some(home.mask) };
+        let handling =
+            if ends && would_wait() { Handling::Done(-(libc::EINTR as isize)) } else { Handling::Kernel };
+        return Ruling { handling, mask: Some(home.mask) };
     }
     if !waits {
-        return Verdict::Kernel.into();
+        return Handling::Kernel.into();
     }
     // SAFETY: the caller of the library's function vouches for the words, on whichever thread.
-    Verdict::Done(blocking(|| unsafe { call.make() })).into()
+    Handling::Done(blocking(|| unsafe { call.make() })).into()
 }
 
 /// A timeout is malformed.
@@ -249,26 +249,26 @@ fn wakes_and_moves(call: &Call) -> u32 {
     call.value.saturating_add(call.timeout as u32)
 }
 
-fn compare_and_wake(call: &Call) -> Verdict {
+fn compare_and_wake(call: &Call) -> Handling {
     // SAFETY: the caller of the library's function vouches for the word.
     if unsafe { waiters::word(call.address) }.load(Relaxed) != call.value3 {
-        return Verdict::Done(-(libc::EAGAIN as isize));
+        return Handling::Done(-(libc::EAGAIN as isize));
     }
-    Verdict::Done(wake(call.address, wakes_and_moves(call), ANY))
+    Handling::Done(wake(call.address, wakes_and_moves(call), ANY))
 }
 
 /// `FUTEX_WAKE_OP`: the kernel changes the second word and wakes its own waiters; user threads are
 /// woken at both words, whatever the second one was.
-fn wake_and_change(call: &Call) -> Verdict {
+fn wake_and_change(call: &Call) -> Handling {
     // SAFETY: the caller of the library's function vouches for the words.
     let woken = unsafe { call.make() };
     if woken < 0 || call.address2 < LOWEST {
-        return Verdict::Done(woken);
+        return Handling::Done(woken);
     }
     let second = call.timeout as u32;
     let users = [(call.address, call.value), (call.address2, second)].map(|(address, limit)| {
         let (users, _) = bucket(bucket_of(address)).waiters();
         if users > 0 { wake_users(address, limit, ANY) } else { 0 }
     });
-    Verdict::Done(woken + users.iter().sum::<u32>() as isize)
+    Handling::Done(woken + users.iter().sum::<u32>() as isize)
 }

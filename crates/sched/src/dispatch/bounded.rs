@@ -24,7 +24,7 @@ use heap::vec::Vec;
 
 use super::crew::Crew;
 use super::protocol::{
-    Assignment, Broken, Dispatch, Origin, Properties, Reaction, Request, Verdict, WorkerId,
+    Assignment, Broken, Dispatch, Origin, Properties, QuantumDecision, Reaction, Request, WorkerId,
 };
 use super::worker_set::WorkerSet;
 use crate::ids::Nanos;
@@ -171,15 +171,15 @@ impl Dispatch for BoundedQueues {
         given
     }
 
-    fn on_quantum(&mut self, worker: WorkerId, now: Nanos, _running: &Request) -> Verdict {
+    fn on_quantum(&mut self, worker: WorkerId, now: Nanos, _running: &Request) -> QuantumDecision {
         if self.waiting_at(worker) > 0 || self.central.len() > self.crew.called() {
-            return Verdict::Preempt;
+            return QuantumDecision::Preempt;
         }
         self.close(worker);
         self.clear_overdue(worker);
         self.overdue_since[worker.index()] = Some(now);
         self.overdue.insert((now, worker));
-        Verdict::RunOn
+        QuantumDecision::RunOn
     }
 
     fn on_preempt(&mut self, worker: WorkerId, _now: Nanos, request: Request) -> Reaction {

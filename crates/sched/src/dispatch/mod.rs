@@ -56,8 +56,8 @@ pub use fcfs::{CentralFcfs, DistributedFcfs};
 pub use multi_queue::MultiQueue;
 pub use notation::NotationError;
 pub use protocol::{
-    Assignment, Broken, ClassId, Dispatch, FlowHash, MAX_CLASSES, Origin, Properties, Reaction, Request,
-    RequestId, Requeue, Verdict, WorkerId,
+    Assignment, Broken, ClassId, Dispatch, FlowHash, MAX_CLASSES, Origin, Properties, QuantumDecision,
+    Reaction, Request, RequestId, Requeue, WorkerId,
 };
 pub use reserved::{ClassDemand, Reserved, ReservedError};
 pub use single_queue::SingleQueue;

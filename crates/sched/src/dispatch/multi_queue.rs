@@ -23,8 +23,8 @@ use heap::vec::Vec;
 
 use super::crew::Crew;
 use super::protocol::{
-    Assignment, Broken, ClassId, Dispatch, MAX_CLASSES, Origin, Properties, Reaction, Request, Requeue,
-    Verdict, WorkerId,
+    Assignment, Broken, ClassId, Dispatch, MAX_CLASSES, Origin, Properties, QuantumDecision, Reaction,
+    Request, Requeue, WorkerId,
 };
 use crate::ids::Nanos;
 
@@ -188,17 +188,17 @@ impl Dispatch for MultiQueue {
         self.crew.asked(worker, next.map(|request| Assignment { request, slice_ns, origin: Origin::Central }))
     }
 
-    fn on_quantum(&mut self, worker: WorkerId, now: Nanos, running: &Request) -> Verdict {
+    fn on_quantum(&mut self, worker: WorkerId, now: Nanos, running: &Request) -> QuantumDecision {
         let own = (self.class_of(running.class), running.arrived_ns);
         if self.queued > self.crew.called()
             && let Some(best) = self.most_urgent(now)
             && self.beats(now, (best, self.classes[best].queue[0].arrived_ns), own)
         {
-            return Verdict::Preempt;
+            return QuantumDecision::Preempt;
         }
         self.set_overdue(worker, own.0, own.1);
         // Waiting requests that lost may win at its end.
-        Verdict::Again(self.quantum_ns)
+        QuantumDecision::Again(self.quantum_ns)
     }
 
     fn on_preempt(&mut self, worker: WorkerId, now: Nanos, request: Request) -> Reaction {

@@ -105,7 +105,7 @@ pub struct Assignment {
 
 /// Answer to an expired quantum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum QuantumDecision {
     /// Stop the request: `on_preempt`, then `next_for`.
     Preempt,
     /// Let it run and ask again after this long.
@@ -191,9 +191,9 @@ pub trait Dispatch {
     /// `running`.
     ///
     /// Policies that never set a slice keep this default, which lets the request run.
-    fn on_quantum(&mut self, worker: WorkerId, now: Nanos, running: &Request) -> Verdict {
+    fn on_quantum(&mut self, worker: WorkerId, now: Nanos, running: &Request) -> QuantumDecision {
         let _ = (worker, now, running);
-        Verdict::RunOn
+        QuantumDecision::RunOn
     }
 
     /// Takes back an unfinished request from `worker` (quantum, `Reaction::Preempt`, a yield, or a

@@ -18,8 +18,8 @@ use heap::vec::Vec;
 
 use super::crew::Crew;
 use super::protocol::{
-    Assignment, Broken, ClassId, Dispatch, MAX_CLASSES, Origin, Properties, Reaction, Request, Requeue,
-    Verdict, WorkerId,
+    Assignment, Broken, ClassId, Dispatch, MAX_CLASSES, Origin, Properties, QuantumDecision, Reaction,
+    Request, Requeue, WorkerId,
 };
 use crate::ids::Nanos;
 
@@ -119,14 +119,14 @@ impl Dispatch for SingleQueue {
         self.crew.asked(worker, next.map(|request| Assignment { request, slice_ns, origin: Origin::Central }))
     }
 
-    fn on_quantum(&mut self, worker: WorkerId, now: Nanos, _running: &Request) -> Verdict {
+    fn on_quantum(&mut self, worker: WorkerId, now: Nanos, _running: &Request) -> QuantumDecision {
         if self.queue.len() > self.crew.called() {
-            return Verdict::Preempt;
+            return QuantumDecision::Preempt;
         }
         self.clear_overdue(worker);
         self.overdue_since[worker.index()] = Some(now);
         self.overdue.insert((now, worker));
-        Verdict::RunOn
+        QuantumDecision::RunOn
     }
 
     /// Queues the request at the tail or at the head. At the head it goes behind the one request

@@ -101,11 +101,11 @@ fn processor_sharing_rotates_and_lets_a_lone_request_run_until_somebody_comes() 
     let first = request(1, 0, 100, 0);
     assert_eq!(p.on_arrival(Nanos(0), first), Reaction::Queue, "no worker has come yet");
     assert_eq!(ids(&mut p, 0, 0), Some(1));
-    assert_eq!(p.on_quantum(WorkerId(0), Nanos(5), &first), Verdict::RunOn);
+    assert_eq!(p.on_quantum(WorkerId(0), Nanos(5), &first), QuantumDecision::RunOn);
     assert_eq!(p.on_arrival(Nanos(9), request(2, 9, 100, 0)), Reaction::Preempt(WorkerId(0)));
     assert_eq!(p.on_preempt(WorkerId(0), Nanos(9), first), Reaction::Queue);
     assert_eq!(ids(&mut p, 0, 9), Some(2));
-    assert_eq!(p.on_quantum(WorkerId(0), Nanos(14), &request(2, 9, 95, 0)), Verdict::Preempt);
+    assert_eq!(p.on_quantum(WorkerId(0), Nanos(14), &request(2, 9, 95, 0)), QuantumDecision::Preempt);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_request_preempted_to_the_head_runs_before_those_that_waited_behind_the_next
             p.on_arrival(r.arrived_ns, r);
         }
         assert_eq!(ids(&mut p, 0, 2), Some(1));
-        assert_eq!(p.on_quantum(WorkerId(0), Nanos(7), &first), Verdict::Preempt);
+        assert_eq!(p.on_quantum(WorkerId(0), Nanos(7), &first), QuantumDecision::Preempt);
         p.on_preempt(WorkerId(0), Nanos(7), first);
         assert_eq!(ids(&mut p, 0, 7), Some(2));
         assert_eq!(ids(&mut p, 0, 8), Some(then), "{requeue:?}");
@@ -202,12 +202,12 @@ fn multi_queue_preempts_a_running_request_at_its_quantum_only_for_a_more_urgent_
     p.on_arrival(Nanos(0), long);
     assert_eq!(ids(&mut p, 0, 0), Some(1));
     assert_eq!(p.on_arrival(Nanos(1), request(2, 1, 100, 1)), Reaction::Queue);
-    assert_eq!(p.on_quantum(WorkerId(0), Nanos(5), &long), Verdict::Again(Nanos(5)), "it is older");
+    assert_eq!(p.on_quantum(WorkerId(0), Nanos(5), &long), QuantumDecision::Again(Nanos(5)), "it is older");
     let mut p = MultiQueue::new(1, &[Nanos(10), Nanos(1_000)], Nanos(5), Requeue::Head);
     p.on_arrival(Nanos(0), long);
     assert_eq!(ids(&mut p, 0, 0), Some(1));
     assert_eq!(p.on_arrival(Nanos(4), request(2, 4, 1, 0)), Reaction::Queue, "its quantum is not over");
-    assert_eq!(p.on_quantum(WorkerId(0), Nanos(5), &long), Verdict::Preempt, "6/10 beats 10/1000");
+    assert_eq!(p.on_quantum(WorkerId(0), Nanos(5), &long), QuantumDecision::Preempt, "6/10 beats 10/1000");
     assert_eq!(p.on_preempt(WorkerId(0), Nanos(5), long), Reaction::Queue);
     assert_eq!((ids(&mut p, 0, 5), ids(&mut p, 0, 6)), (Some(2), Some(1)));
 }
@@ -219,7 +219,7 @@ fn multi_queue_preempts_an_overdue_worker_when_a_more_urgent_request_arrives() {
     for (worker, long) in [(0, old), (1, young)] {
         p.on_arrival(long.arrived_ns, long);
         assert_eq!(ids(&mut p, worker, 3), Some(long.id.0));
-        assert_eq!(p.on_quantum(WorkerId(worker), Nanos(8), &long), Verdict::Again(Nanos(5)));
+        assert_eq!(p.on_quantum(WorkerId(worker), Nanos(8), &long), QuantumDecision::Again(Nanos(5)));
     }
     assert_eq!(p.on_arrival(Nanos(9), request(3, 9, 100, 1)), Reaction::Queue, "no more urgent");
     assert_eq!(p.on_arrival(Nanos(9), request(4, 9, 1, 0)), Reaction::Preempt(WorkerId(1)), "the younger");
@@ -227,10 +227,13 @@ fn multi_queue_preempts_an_overdue_worker_when_a_more_urgent_request_arrives() {
     p.check().unwrap();
     assert_eq!((ids(&mut p, 1, 9), ids(&mut p, 1, 10)), (Some(4), Some(2)));
     // 505/1000 beats 5/10: a long request that is late runs on.
-    assert_eq!(p.on_quantum(WorkerId(1), Nanos(515), &young), Verdict::Again(Nanos(5)));
+    assert_eq!(p.on_quantum(WorkerId(1), Nanos(515), &young), QuantumDecision::Again(Nanos(5)));
     p.on_done(WorkerId(0), Nanos(515));
     assert_eq!(ids(&mut p, 0, 515), Some(3));
-    assert_eq!(p.on_quantum(WorkerId(0), Nanos(520), &request(3, 9, 100, 1)), Verdict::Again(Nanos(5)));
+    assert_eq!(
+        p.on_quantum(WorkerId(0), Nanos(520), &request(3, 9, 100, 1)),
+        QuantumDecision::Again(Nanos(5))
+    );
     assert_eq!(p.on_arrival(Nanos(520), request(5, 520, 1, 0)), Reaction::Queue);
     p.check().unwrap();
 }
@@ -274,7 +277,7 @@ fn jbsq_takes_back_what_waits_at_a_worker_that_is_preempted() {
         p.on_done(WorkerId(1), Nanos(4));
         assert_eq!(ids(&mut p, 1, 4), [Some(3), Some(5), None][id as usize / 2]);
     }
-    assert_eq!(p.on_quantum(WorkerId(0), Nanos(5), &long), Verdict::Preempt);
+    assert_eq!(p.on_quantum(WorkerId(0), Nanos(5), &long), QuantumDecision::Preempt);
     assert_eq!(p.on_preempt(WorkerId(0), Nanos(5), long), Reaction::Run(WorkerId(1)));
     assert_eq!((ids(&mut p, 0, 5), ids(&mut p, 1, 5)), (Some(2), Some(4)));
     // The long one waits at worker 0, and runs when the short one is done.
@@ -297,7 +300,7 @@ fn a_long_request_progresses_beside_short_ones_in_bounded_queues() {
             if current != Some(0) || left == 0 {
                 p.on_done(WorkerId(0), now);
                 current = ids(&mut p, 0, now.0);
-            } else if p.on_quantum(WorkerId(0), now, &long) == Verdict::Preempt {
+            } else if p.on_quantum(WorkerId(0), now, &long) == QuantumDecision::Preempt {
                 p.on_preempt(WorkerId(0), now, long);
                 current = ids(&mut p, 0, now.0);
             }
@@ -452,7 +455,7 @@ impl Driver {
             }
             5 if busy => {
                 let r = self.running[w.index()].unwrap();
-                if self.policy.on_quantum(w, Nanos(self.now), &r) == Verdict::Preempt {
+                if self.policy.on_quantum(w, Nanos(self.now), &r) == QuantumDecision::Preempt {
                     self.give_back(w, true);
                 }
             }

@@ -11,7 +11,7 @@ use crate::seq::{Range, Seq};
 use crate::state::State;
 use crate::state::StateEvent;
 use crate::time::{Instant, TICK_NS};
-use crate::time_wait::Verdict;
+use crate::time_wait::TimeWaitResponse;
 use core::time::Duration;
 
 /// Age after which a timestamp says nothing any more: 24 days (RFC 7323 section 5.5).
@@ -159,12 +159,12 @@ impl Connection {
     /// for it.
     fn in_time_wait(&mut self, segment: &Segment<'_>, now: Instant) -> Events {
         let Some(mut value) = self.time_wait() else { return Events::empty() };
-        let verdict = value.judge(segment, now);
+        let response = value.respond(segment, now);
         (self.expires_at, self.challenges) = (value.expires_at, value.challenges);
-        match verdict {
-            Verdict::Ignore => {}
-            Verdict::Reply(_) => self.set.insert(Set::ACK_NOW),
-            Verdict::Reopen { .. } => self.challenge(now),
+        match response {
+            TimeWaitResponse::Ignore => {}
+            TimeWaitResponse::Reply(_) => self.set.insert(Set::ACK_NOW),
+            TimeWaitResponse::Reopen { .. } => self.challenge(now),
         }
         Events::empty()
     }

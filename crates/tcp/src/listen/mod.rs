@@ -76,8 +76,8 @@ pub struct Arrival<'a> {
     pub path_mss: u16,
     /// True if one more connection may wait to be accepted.
     pub room: bool,
-    /// The number from [`Verdict::Reopen`](crate::Verdict::Reopen), if TIME-WAIT passed the segment
-    /// on.
+    /// The number from [`TimeWaitResponse::Reopen`](crate::TimeWaitResponse::Reopen), if TIME-WAIT
+    /// passed the segment on.
     pub iss: Option<Seq>,
 }
 

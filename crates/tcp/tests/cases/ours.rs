@@ -8,7 +8,7 @@ use tailwater_tcp::listen::{Arrival, ListenConfig};
 use tailwater_tcp::{
     Answer, Config, Connection, EcnCodepoint, Error, Events, FastOpenOutcome, FastOpenPeer, Flow, IcmpError,
     InitialNumbers, Instant, Keepalive, Listener, Opening, RecvError, Secret, Segment, SendError, Seq, State,
-    TimeWait, Transmit, Verdict, answer_closed,
+    TimeWait, TimeWaitResponse, Transmit, answer_closed,
 };
 
 const PORTS: (u16, u16) = (8080, 40_000);
@@ -146,9 +146,9 @@ impl Ours {
         let mut iss = None;
         if let Some(waits) = &mut self.time_wait {
             match waits.handle_segment(segment, self.now) {
-                Verdict::Ignore => return,
-                Verdict::Reply(header) => return self.reply(&header),
-                Verdict::Reopen { iss: next } => {
+                TimeWaitResponse::Ignore => return,
+                TimeWaitResponse::Reply(header) => return self.reply(&header),
+                TimeWaitResponse::Reopen { iss: next } => {
                     iss = Some(next);
                     (self.time_wait, self.connection) = (None, None);
                 }

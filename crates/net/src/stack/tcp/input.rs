@@ -14,7 +14,7 @@ use alloc::sync::Arc;
 use core::net::IpAddr;
 use core::sync::atomic::Ordering::Relaxed;
 use tailwater_tcp::{
-    EcnCodepoint, Events, FastOpenOutcome, Flow, IcmpError, Instant, Segment, Seq, State, Verdict,
+    EcnCodepoint, Events, FastOpenOutcome, Flow, IcmpError, Instant, Segment, Seq, State, TimeWaitResponse,
     answer_closed, sender,
 };
 use tailwater_wire::{Checksums, IPV4_HEADER, IPV6_HEADER, IpProtocol, TCP_HEADER, Undelivered};
@@ -171,12 +171,12 @@ impl<P: Platform> Stack<P> {
     ) -> Result<(), CountedEvent> {
         let back = arrived.addresses.reversed();
         let iss = match self.tcp.time_waits.handle_segment(&Key::from(flow), segment, now) {
-            Some(Verdict::Ignore) => return Ok(()),
-            Some(Verdict::Reply(header)) => {
+            Some(TimeWaitResponse::Ignore) => return Ok(()),
+            Some(TimeWaitResponse::Reply(header)) => {
                 self.send_header(outlet, back, &header);
                 return Ok(());
             }
-            Some(Verdict::Reopen { iss }) => Some(iss),
+            Some(TimeWaitResponse::Reopen { iss }) => Some(iss),
             None => None,
         };
         if !self.tcp.ending.load(Relaxed)

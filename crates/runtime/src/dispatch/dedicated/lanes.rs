@@ -22,7 +22,7 @@ use crate::verbs::ready::ready;
 use crate::verbs::switch::{Choice, others_wait, suspend_or};
 use crate::verbs::trace;
 use core::sync::atomic::Ordering::Relaxed;
-use tailwater_sched::dispatch::{Verdict, WorkerId};
+use tailwater_sched::dispatch::{QuantumDecision, WorkerId};
 use tailwater_shm::sync::spin_hint;
 use tailwater_shm::{Cycles, clock};
 
@@ -186,10 +186,12 @@ impl<P: Send + 'static> Group<P> {
         self.serve_once(&mut pool, at);
         let answer = if pool.assigner.table.may_preempt(number) {
             match pool.assigner.ask_policy(lane, number, at) {
-                Verdict::Preempt => (true, 0),
-                Verdict::Again(after) => (false, now.saturating_add(self.runtime.clock.from_ns(after.0))),
+                QuantumDecision::Preempt => (true, 0),
+                QuantumDecision::Again(after) => {
+                    (false, now.saturating_add(self.runtime.clock.from_ns(after.0)))
+                }
                 // A later request puts an order into the mailbox.
-                Verdict::RunOn => (false, Cycles::MAX),
+                QuantumDecision::RunOn => (false, Cycles::MAX),
             }
         } else {
             (false, now.saturating_add(self.slice))

@@ -9,7 +9,7 @@ use crate::dispatch::table::{Next, Number};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::time::Duration;
-use tailwater_sched::dispatch::Verdict;
+use tailwater_sched::dispatch::QuantumDecision;
 
 const QUANTUM: Duration = Duration::from_micros(5);
 const MAX_DETACHED: usize = 2;
@@ -547,7 +547,7 @@ fn a_request_gives_way_to_one_that_was_taken_back_before_its_quantum_was_over() 
         model.step(&Step::Core(0, true));
         model.step(&Step::Time(6_000));
         if off_duty {
-            assert_eq!(model.assigner.ask_policy(Some(0), running[0], model.now), Verdict::Preempt);
+            assert_eq!(model.assigner.ask_policy(Some(0), running[0], model.now), QuantumDecision::Preempt);
         } else {
             model.step(&Step::Pass);
             assert!(model.mailboxes[0].is_ordered(running[0]));
@@ -629,7 +629,7 @@ fn a_request_that_was_refused_a_place_gives_way_when_there_is_one() {
         model.step(&Step::Act(1));
         assert!(model.assigner.table.may_preempt(number), "lane 1 has resumed a request");
         if off_duty {
-            assert_eq!(model.assigner.ask_policy(Some(0), number, model.now), Verdict::Preempt);
+            assert_eq!(model.assigner.ask_policy(Some(0), number, model.now), QuantumDecision::Preempt);
         } else {
             model.step(&Step::Pass);
         }

@@ -47,7 +47,7 @@ use super::stats::ClassStats;
 use std::io;
 use tailwater_sched::Nanos;
 use tailwater_sched::dispatch::{
-    ClassId, Dispatch, FlowHash, Reaction, Request, RequestId, Verdict, WorkerId,
+    ClassId, Dispatch, FlowHash, QuantumDecision, Reaction, Request, RequestId, WorkerId,
 };
 
 /// Number of a request while it is in the system.
@@ -536,9 +536,9 @@ impl<P, S> RequestTable<P, S> {
 
     /// Returns what the policy says of a request that has used up its quantum. One without a lane
     /// gives way.
-    pub fn quantum(&mut self, number: Number, now: Nanos) -> Verdict {
+    pub fn quantum(&mut self, number: Number, now: Nanos) -> QuantumDecision {
         let entry = self.entry(number);
-        let Some(lane) = entry.lane else { return Verdict::Preempt };
+        let Some(lane) = entry.lane else { return QuantumDecision::Preempt };
         let request = entry.request;
         self.policy.on_quantum(lane, now, &request)
     }

@@ -187,23 +187,23 @@ impl Usage {
 
 /// What the loop does at a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(super) enum Adjustment {
     Add,
     Remove,
     Stay,
 }
 
-/// Judges the late shares, the fraction of the present step in use and the capacities of the
+/// Decides by the late shares, the fraction of the present step in use and the capacities of the
 /// present step and of the previous one. A shallow queue does not show that resources can be
 /// removed; idle time does. `hysteresis` is the fraction of the smaller capacity that must be idle
 /// after a removal.
-pub(super) fn judge(late: LateShares, usage: f64, capacities: (f64, f64), hysteresis: f64) -> Verdict {
+pub(super) fn decide(late: LateShares, usage: f64, capacities: (f64, f64), hysteresis: f64) -> Adjustment {
     let (present, before) = capacities;
     if late.is_over() {
-        return Verdict::Add;
+        return Adjustment::Add;
     }
     let fits = usage * present <= before * (1.0 - hysteresis);
-    if fits && late.slow <= TAIL { Verdict::Remove } else { Verdict::Stay }
+    if fits && late.slow <= TAIL { Adjustment::Remove } else { Adjustment::Stay }
 }
 
 #[cfg(test)]
@@ -365,10 +365,10 @@ mod tests {
 
     #[test]
     fn a_delay_over_the_bound_adds_and_idle_capacity_removes() {
-        let after = |now, slow, usage| judge(LateShares { now, slow }, usage, (3.0, 2.0), 0.25);
-        assert_eq!(after(0.02, 0.0, 0.2), Verdict::Add);
-        assert_eq!(after(0.0, 0.02, 0.2), Verdict::Stay, "the average is over the bound");
-        assert_eq!(after(0.01, 0.01, 0.5), Verdict::Remove, "1.5 of 3 in use: three quarters of 2");
-        assert_eq!(after(0.0, 0.0, 0.51), Verdict::Stay);
+        let after = |now, slow, usage| decide(LateShares { now, slow }, usage, (3.0, 2.0), 0.25);
+        assert_eq!(after(0.02, 0.0, 0.2), Adjustment::Add);
+        assert_eq!(after(0.0, 0.02, 0.2), Adjustment::Stay, "the average is over the bound");
+        assert_eq!(after(0.01, 0.01, 0.5), Adjustment::Remove, "1.5 of 3 in use: three quarters of 2");
+        assert_eq!(after(0.0, 0.0, 0.51), Adjustment::Stay);
     }
 }

@@ -47,7 +47,7 @@ use crate::action::Action;
 use crate::ids::{CoreId, Nanos, RuntimeId};
 use crate::ledger::{CoreState, Ledger, RuntimeClass};
 use crate::topology::Topology;
-use control::{LateShares, Service, Usage, Verdict, judge};
+use control::{Adjustment, LateShares, Service, Usage, decide};
 use heap::vec;
 use heap::vec::Vec;
 
@@ -191,10 +191,10 @@ impl IxControl {
         };
         let capacity = |step: usize| self.steps[step].capacity(&self.config.clocks);
         let (capacities, usage) = ((capacity(self.step), capacity(below)), self.usage.of(self.cores));
-        let step = match judge(worst.open.max(limited), usage, capacities, self.config.hysteresis) {
-            Verdict::Add => ahead.unwrap_or(self.step),
-            Verdict::Remove => below,
-            Verdict::Stay => self.step,
+        let step = match decide(worst.open.max(limited), usage, capacities, self.config.hysteresis) {
+            Adjustment::Add => ahead.unwrap_or(self.step),
+            Adjustment::Remove => below,
+            Adjustment::Stay => self.step,
         };
         self.enter(step, view.ledger);
     }

@@ -5,7 +5,7 @@ use crate::connection::Events;
 use crate::error::{Error, RecvError, SendError};
 use crate::segment::{Flags, Header};
 use crate::state::State;
-use crate::time_wait::Verdict;
+use crate::time_wait::TimeWaitResponse;
 use alloc::boxed::Box;
 use alloc::vec;
 use core::time::Duration;
@@ -163,11 +163,11 @@ fn time_wait_answers_a_fin_again_and_makes_room_for_a_new_connection() {
     let mut fin = pair.forged(1);
     fin.seq = pair.ends[0].receive.next + u32::MAX;
     fin.flags |= Flags::FIN;
-    let judge = |value: &mut crate::TimeWait, header| {
+    let respond = |value: &mut crate::TimeWait, header| {
         value.handle_segment(&crate::Segment { header, payload: &[] }, pair.now)
     };
     let ends = value.expires_at();
-    let Verdict::Reply(ack) = judge(&mut value, fin) else { panic!("no answer") };
+    let TimeWaitResponse::Reply(ack) = respond(&mut value, fin) else { panic!("no answer") };
     assert_eq!((ack.ack, ack.seq, ack.flags), (fin.seq + 1, pair.ends[0].sender.nxt(), Flags::ACK));
     assert!(value.expires_at() >= ends);
 
@@ -175,16 +175,16 @@ fn time_wait_answers_a_fin_again_and_makes_room_for_a_new_connection() {
     syn.flags = Flags::SYN;
     syn.seq = fin.seq + 0_u32.wrapping_sub(5000);
     syn.options.timestamps.as_mut().unwrap().value += 1;
-    let Verdict::Reopen { iss } = judge(&mut value, syn) else {
+    let TimeWaitResponse::Reopen { iss } = respond(&mut value, syn) else {
         panic!("a later timestamp is a new connection")
     };
     assert!(iss > pair.ends[0].sender.nxt());
     syn.options.timestamps.as_mut().unwrap().value -= 10_000;
-    assert!(matches!(judge(&mut value, syn), Verdict::Reply(_)), "an old duplicate is not");
+    assert!(matches!(respond(&mut value, syn), TimeWaitResponse::Reply(_)), "an old duplicate is not");
     syn.options.timestamps = None;
-    assert!(matches!(judge(&mut value, syn), Verdict::Reply(_)), "nor is an earlier number");
+    assert!(matches!(respond(&mut value, syn), TimeWaitResponse::Reply(_)), "nor is an earlier number");
     syn.seq = fin.seq + 2;
-    assert!(matches!(judge(&mut value, syn), Verdict::Reopen { .. }));
+    assert!(matches!(respond(&mut value, syn), TimeWaitResponse::Reopen { .. }));
 }
 
 #[test]
@@ -201,7 +201,7 @@ fn no_reset_ends_time_wait() {
         for flags in [Flags::RST, Flags::RST | Flags::ACK] {
             let reset =
                 crate::Segment { header: Header { seq: exact.seq + offset, flags, ..exact }, payload: &[] };
-            assert_eq!(value.handle_segment(&reset, pair.now), Verdict::Ignore);
+            assert_eq!(value.handle_segment(&reset, pair.now), TimeWaitResponse::Ignore);
             assert_eq!(pair.answer(0, reset.header, &[]), None);
         }
     }

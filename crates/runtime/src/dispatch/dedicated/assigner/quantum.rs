@@ -6,7 +6,7 @@
 use super::super::super::table::Number;
 use super::Assigner;
 use tailwater_sched::Nanos;
-use tailwater_sched::dispatch::Verdict;
+use tailwater_sched::dispatch::QuantumDecision;
 
 impl<P, S> Assigner<P, S> {
     /// The request that `lane` runs does not give way, for lack of room: for another quantum, and
@@ -41,13 +41,13 @@ impl<P, S> Assigner<P, S> {
 
     /// Returns whether a request gives way that has used up its quantum, where there is room for
     /// it: as the dispatcher's thread decides for the one that `lane` runs.
-    pub fn ask_policy(&mut self, lane: Option<usize>, number: Number, now: Nanos) -> Verdict {
+    pub fn ask_policy(&mut self, lane: Option<usize>, number: Number, now: Nanos) -> QuantumDecision {
         if let Some(index) = lane {
             self.order_again(index);
             let first = self.lanes[index].given.front();
             let stops = first.is_some_and(|first| first.number == number && first.stops);
             if stops || self.quantum.is_some() && self.waits_behind(index) {
-                return Verdict::Preempt;
+                return QuantumDecision::Preempt;
             }
         }
         self.table.quantum(number, now)
@@ -66,19 +66,19 @@ impl<P, S> Assigner<P, S> {
         if !has_run_long || first.stops || !asks {
             return;
         }
-        let verdict = match () {
-            () if !self.table.may_preempt(first.number) => Verdict::Again(quantum),
-            () if self.waits_behind(index) => Verdict::Preempt,
+        let decision = match () {
+            () if !self.table.may_preempt(first.number) => QuantumDecision::Again(quantum),
+            () if self.waits_behind(index) => QuantumDecision::Preempt,
             () => self.table.quantum(first.number, now),
         };
         let lane = &mut self.lanes[index];
-        match verdict {
-            Verdict::Preempt => {
+        match decision {
+            QuantumDecision::Preempt => {
                 lane.given[0].stops = true;
                 lane.update_order();
             }
-            Verdict::Again(after) => lane.ask_at = now + after,
-            Verdict::RunOn => lane.ask_at = Nanos(u64::MAX),
+            QuantumDecision::Again(after) => lane.ask_at = now + after,
+            QuantumDecision::RunOn => lane.ask_at = Nanos(u64::MAX),
         }
     }
 }
