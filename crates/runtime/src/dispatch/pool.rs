@@ -31,7 +31,7 @@ pub struct Work<P> {
 
 /// What a thread of a dispatcher needs beside its stack. Used by a later thread when it has ended.
 #[derive(Debug)]
-pub struct Place {
+pub struct ThreadRecord {
     /// The thread, as the scheduler sees it.
     pub thread: RequestThread,
     /// The task of the thread when it resumes.
@@ -54,13 +54,13 @@ pub enum Task {
 /// A thread without a request.
 pub struct Spare {
     pub runnable: Runnable,
-    pub place: &'static Place,
+    pub record: &'static ThreadRecord,
 }
 
 impl Spare {
     /// Leaves the thread `task`; returns the right to resume it.
     pub fn given(self, task: Task) -> Runnable {
-        *self.place.task.lock() = task;
+        *self.record.task.lock() = task;
         self.runnable
     }
 }

@@ -25,7 +25,7 @@
 //! [`Settings::blocked`]: super::Settings::blocked
 
 use super::dispatcher::queue_traced;
-use super::pool::{Place, Pool, Spare, Suspended, Task, Work};
+use super::pool::{Pool, Spare, Suspended, Task, ThreadRecord, Work};
 use super::publish::Changes;
 use super::spares::Spares;
 use super::table::{Blocked, Next, Offer, Preempted};
@@ -141,19 +141,19 @@ impl<P: Send + 'static> Server<P> {
     }
 
     /// As [`choose`](Self::choose); notes a request that is finished.
-    fn settle(&'static self, place: &'static Place, task: Task, me: Runnable) -> Choice<Step<P>> {
-        let choice = self.choose(place, task, me);
+    fn settle(&'static self, record: &'static ThreadRecord, task: Task, me: Runnable) -> Choice<Step<P>> {
+        let choice = self.choose(record, task, me);
         if matches!(task, Task::Finish { .. }) {
             self.changes.note();
         }
         choice
     }
 
-    /// Chooses what the thread of `place`, which is `me`, does next: it begins a request, or
+    /// Chooses what the thread of `record`, which is `me`, does next: it begins a request, or
     /// becomes a spare, in favour of the thread whose request is next if there is one.
-    fn choose(&'static self, place: &'static Place, task: Task, me: Runnable) -> Choice<Step<P>> {
+    fn choose(&'static self, record: &'static ThreadRecord, task: Task, me: Runnable) -> Choice<Step<P>> {
         let at = clock::now();
-        let me = Spare { runnable: me, place };
+        let me = Spare { runnable: me, record };
         let mut pool = self.pool.lock();
         let lane = match task {
             Task::Begin(lane) | Task::Ask(lane) => Some(lane),
@@ -169,10 +169,10 @@ impl<P: Send + 'static> Server<P> {
         self.publish(&pool);
         let choice = match next {
             Next::Start(number, work) => {
-                pool.running[lane.index()] = Some(&place.thread);
-                place.thread.begin(number, self.slice);
+                pool.running[lane.index()] = Some(&record.thread);
+                record.thread.begin(number, self.slice);
                 drop(pool);
-                serve_as(Some(&place.thread));
+                serve_as(Some(&record.thread));
                 begin_traced(&NoPreempt::new(), work.traced);
                 Choice::Stay(Step::Run(work))
             }
@@ -220,9 +220,9 @@ impl<P: Send + 'static> Threads for Server<P> {
         &self.maker
     }
 
-    fn run(&'static self, place: &'static Place) {
+    fn run(&'static self, record: &'static ThreadRecord) {
         loop {
-            let mut task = *place.task.lock();
+            let mut task = *record.task.lock();
             match task {
                 Task::Begin(lane) => {
                     // A lane whose initialisation panicked serves all the same: a request that
@@ -234,14 +234,14 @@ impl<P: Send + 'static> Threads for Server<P> {
                 Task::Ask(_) | Task::Finish { .. } => {}
             }
             task = let_others_first(task);
-            while let Some(step) = suspend_or(|me| self.settle(place, task, me)) {
+            while let Some(step) = suspend_or(|me| self.settle(record, task, me)) {
                 let Step::Run(work) = step else { return };
                 // The payload is gone with the panic; the state of the handler is the service's.
                 let panicked = catch(|| (self.handle)(work.payload)).is_none();
                 trace::received(None);
                 serve_as(None);
                 // Not the number that it began with: see `Next::Resume`.
-                let number = place.thread.number();
+                let number = record.thread.number();
                 task = let_others_first(Task::Finish { number, panicked, ended: None });
             }
         }

@@ -1,4 +1,4 @@
-//! Threads of a dispatcher that have no request, and places of those that have ended.
+//! Threads of a dispatcher that have no request, and records of those that have ended.
 //!
 //! Owns both lists, under the dispatcher's lock. Makes no thread and queues none.
 //!
@@ -8,7 +8,7 @@
 //! - At most [`SPARES`] are kept beyond one for each lane. More of them end, and leave their stacks
 //!   to the other threads of the program.
 
-use super::pool::{Place, Spare, Task};
+use super::pool::{Spare, Task, ThreadRecord};
 use crate::records::uthread::Runnable;
 use tailwater_sched::dispatch::WorkerId;
 
@@ -19,8 +19,8 @@ pub const SPARES: usize = 64;
 /// See the module documentation.
 pub struct Spares {
     spares: Vec<Spare>,
-    /// Places of threads that have ended.
-    places: Vec<&'static Place>,
+    /// Records of threads that have ended.
+    records: Vec<&'static ThreadRecord>,
     lanes: usize,
     /// Lanes that idle.
     idle: usize,
@@ -29,7 +29,7 @@ pub struct Spares {
 impl Spares {
     /// Returns none, for `lanes` lanes of which none idles.
     pub fn new(lanes: usize) -> Self {
-        Self { spares: Vec::with_capacity(lanes + SPARES), places: Vec::new(), lanes, idle: 0 }
+        Self { spares: Vec::with_capacity(lanes + SPARES), records: Vec::new(), lanes, idle: 0 }
     }
 
     /// Returns whether there is a spare that no idle lane may need.
@@ -42,27 +42,27 @@ impl Spares {
         self.spares.push(spare);
     }
 
-    /// Returns the place of a thread that has ended.
-    pub fn free_place(&mut self) -> Option<&'static Place> {
-        self.places.pop()
+    /// Returns the record of a thread that has ended.
+    pub fn free_record(&mut self) -> Option<&'static ThreadRecord> {
+        self.records.pop()
     }
 
-    /// Keeps the place of a thread that does not use it any more.
-    pub fn return_place(&mut self, place: &'static Place) {
-        self.places.push(place);
+    /// Keeps the record of a thread that does not use it any more.
+    pub fn return_record(&mut self, record: &'static ThreadRecord) {
+        self.records.push(record);
     }
 
     /// Keeps a thread without a request.
     ///
     /// # Errors
-    /// The right to resume it, if there are enough: the thread ends and does not use its place
+    /// The right to resume it, if there are enough: the thread ends and does not use its record
     /// again.
     pub fn keep(&mut self, spare: Spare) -> Result<(), Runnable> {
         if self.spares.len() < self.lanes + SPARES {
             self.spares.push(spare);
             Ok(())
         } else {
-            self.return_place(spare.place);
+            self.return_record(spare.record);
             Err(spare.runnable)
         }
     }

@@ -4,7 +4,7 @@
 //! request are kept in [`Spares`], under the dispatcher's lock; a thread is made while the lock is
 //! free, since a stack takes 10 us and more.
 
-use super::pool::{Place, Spare, Task};
+use super::pool::{Spare, Task, ThreadRecord};
 use super::spares::Spares;
 use crate::ground::spin::{SpinGuard, SpinLock};
 use crate::records::serving::{RequestThread, Requests};
@@ -57,7 +57,7 @@ pub trait Threads: Requests + Sized + 'static {
     fn maker(&self) -> &Maker;
 
     /// The life of a thread.
-    fn run(&'static self, place: &'static Place);
+    fn run(&'static self, record: &'static ThreadRecord);
 
     /// Makes a thread that begins with `task`, or with what it is given before it first runs.
     ///
@@ -65,11 +65,11 @@ pub trait Threads: Requests + Sized + 'static {
     /// If there is no memory for a stack.
     fn new_thread(&'static self, task: Task) -> Result<Spare, crate::StackError> {
         // In a statement of its own, so that the lock is free afterwards.
-        let free = self.pool().lock().spares().free_place();
-        let place = free.unwrap_or_else(|| {
-            Box::leak(Box::new(Place { thread: RequestThread::new(self), task: SpinLock::new(task) }))
+        let free = self.pool().lock().spares().free_record();
+        let record = free.unwrap_or_else(|| {
+            Box::leak(Box::new(ThreadRecord { thread: RequestThread::new(self), task: SpinLock::new(task) }))
         });
-        *place.task.lock() = task;
+        *record.task.lock() = task;
         let options = Options {
             name: Some(Arc::clone(&self.maker().name)),
             stack_size: self.maker().stack_size,
@@ -77,13 +77,13 @@ pub trait Threads: Requests + Sized + 'static {
             ..Options::default()
         };
         // SAFETY: everything is 'static.
-        match unsafe { prepare(move || self.run(place), options, None) } {
+        match unsafe { prepare(move || self.run(record), options, None) } {
             Ok((joiner, runnable)) => {
                 drop(joiner);
-                Ok(Spare { runnable, place })
+                Ok(Spare { runnable, record })
             }
             Err(error) => {
-                self.pool().lock().spares().return_place(place);
+                self.pool().lock().spares().return_record(record);
                 Err(error)
             }
         }

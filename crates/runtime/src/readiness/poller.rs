@@ -1,15 +1,16 @@
 //! [`Poller`]: the lists of registrations, and the threads that wait.
 //!
 //! # Invariants (under the poller's lock)
-//! * A registration is on `ready` if its place is `Ready` or `Again`, on `gone` if it is `Gone`.
-//! * If `ready` holds a registration with place `Ready`, a thread was woken for it that has not
-//!   looked at the list since, or none waited.
+//! * A registration is on `ready` if its [`Membership`] is `Ready` or `Again`, on `gone` if it is
+//!   `Gone`.
+//! * If `ready` holds a registration with membership `Ready`, a thread was woken for it that has
+//!   not looked at the list since, or none waited.
 //! * At most one thread waits in `leader`, and only while there are timers; if there are timers and
 //!   threads wait, one of them is the leader, or has been woken and will be.
 
 use super::events::Events;
 use super::interest::{Interest, Mode, Readiness, Ready};
-use super::registration::{Local, Place, Registration};
+use super::registration::{Local, Membership, Registration};
 use super::source::{Key, Object, Sealed, Side, Source};
 use super::timers::Timers;
 use crate::ground::list::List;
@@ -37,7 +38,7 @@ pub struct State {
     ready: List<Registration>,
     /// Number of registrations on `ready`.
     listed: usize,
-    /// Number of those with place `Ready`.
+    /// Number of those with membership `Ready`.
     changed: usize,
     gone: List<Registration>,
     /// Pollers in which this one is registered: see [`Nested`].
@@ -57,15 +58,15 @@ pub struct State {
 unsafe impl Send for State {}
 
 impl State {
-    /// Writes the place of a registration and returns the previous one. The caller moves it from
-    /// list to list.
-    fn set_place(&mut self, registration: &Registration, place: Place) -> Place {
-        let before = core::mem::replace(&mut registration.local(self).place, place);
-        let is_listed = |place| usize::from(matches!(place, Place::Ready | Place::Again));
-        self.listed += is_listed(place);
+    /// Writes the membership of a registration and returns the previous one. The caller moves it
+    /// from list to list.
+    fn set_membership(&mut self, registration: &Registration, membership: Membership) -> Membership {
+        let before = core::mem::replace(&mut registration.local(self).membership, membership);
+        let is_listed = |membership| usize::from(matches!(membership, Membership::Ready | Membership::Again));
+        self.listed += is_listed(membership);
         self.listed -= is_listed(before);
-        self.changed += usize::from(place == Place::Ready);
-        self.changed -= usize::from(before == Place::Ready);
+        self.changed += usize::from(membership == Membership::Ready);
+        self.changed -= usize::from(before == Membership::Ready);
         before
     }
 
@@ -102,15 +103,15 @@ impl Shared {
         if !local.enabled || side.is_some_and(|side| !side.concerns(local.interest)) {
             return;
         }
-        match local.place {
-            Place::Gone => return,
+        match local.membership {
+            Membership::Gone => return,
             // A poller around this one looks for itself, and may have looked since.
-            Place::Ready => return state.watchers.notify(),
-            Place::Again => {}
+            Membership::Ready => return state.watchers.notify(),
+            Membership::Again => {}
             // SAFETY: it is on no list, and `forget` takes it out before it dies.
-            Place::Nowhere => unsafe { state.ready.push_back(registration) },
+            Membership::Unlisted => unsafe { state.ready.push_back(registration) },
         }
-        state.set_place(registration, Place::Ready);
+        state.set_membership(registration, Membership::Ready);
         state.wake_one();
         state.watchers.notify();
     }
@@ -118,7 +119,7 @@ impl Shared {
     /// Puts a registration on the list of those gone.
     pub(super) fn close(&self, registration: &Registration) {
         let mut state = self.state.lock();
-        if state.set_place(registration, Place::Gone) == Place::Gone {
+        if state.set_membership(registration, Membership::Gone) == Membership::Gone {
             return;
         }
         // SAFETY: it is on the ready list or on none.
@@ -163,8 +164,8 @@ impl Shared {
     /// Takes a registration off all lists, for ever.
     pub(super) fn forget(&self, registration: &Registration) {
         let mut state = self.state.lock();
-        let before = state.set_place(registration, Place::Gone);
-        let list = if before == Place::Gone { &mut state.gone } else { &mut state.ready };
+        let before = state.set_membership(registration, Membership::Gone);
+        let list = if before == Membership::Gone { &mut state.gone } else { &mut state.ready };
         // SAFETY: it is on this list, or on none.
         unsafe { list.remove(registration) };
     }
@@ -314,8 +315,8 @@ impl Poller {
         if local.suspended != suspended {
             return false;
         }
-        let place = local.place;
-        *local = Local { token, interest, mode, enabled: true, suspended: false, place };
+        let membership = local.membership;
+        *local = Local { token, interest, mode, enabled: true, suspended: false, membership };
         drop(state);
         // SAFETY: as in `register`.
         unsafe { registration.link(interest) };
@@ -548,7 +549,7 @@ impl Poller {
                 Arc::increment_strong_count(registration);
                 Arc::from_raw(registration)
             };
-            state.set_place(&registration, Place::Nowhere);
+            state.set_membership(&registration, Membership::Unlisted);
             events.taken.push((registration, Ready::NONE));
         }
         state.pass_on();
@@ -567,14 +568,14 @@ impl Poller {
         for (registration, ready) in &events.taken {
             let local = registration.local(&mut state);
             let ready = ready.of_interest(local.interest.ready());
-            if ready == Ready::NONE || !local.enabled || local.place == Place::Gone {
+            if ready == Ready::NONE || !local.enabled || local.membership == Membership::Gone {
                 continue;
             }
             let token = local.token;
             match local.mode {
                 Mode::OneShot => local.enabled = false,
-                Mode::Level if local.place == Place::Nowhere => {
-                    state.set_place(registration, Place::Again);
+                Mode::Level if local.membership == Membership::Unlisted => {
+                    state.set_membership(registration, Membership::Again);
                     // SAFETY: as in `put`.
                     unsafe { state.ready.push_back(registration) };
                 }

@@ -33,13 +33,13 @@ pub struct Local {
     pub enabled: bool,
     /// True after [`suspend`](super::Poller::suspend): for the program it is not there.
     pub suspended: bool,
-    pub place: Place,
+    pub membership: Membership,
 }
 
 /// Which of the poller's lists a registration is on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
-    Nowhere,
+pub enum Membership {
+    Unlisted,
     /// Ready, after a change for which a thread was woken.
     Ready,
     /// Ready, because it was reported and is registered by level.
@@ -99,7 +99,7 @@ impl Registration {
                 mode,
                 enabled: true,
                 suspended: false,
-                place: Place::Nowhere,
+                membership: Membership::Unlisted,
             }),
             key: source.key(),
             object: source.object(),

@@ -7,7 +7,7 @@
 //! set where the thread gets the lane, under the lock or before its resumption, and cleared by the
 //! thread itself.
 
-use super::super::pool::{Place, Spare, Suspended, Task, Work};
+use super::super::pool::{Spare, Suspended, Task, ThreadRecord, Work};
 use super::super::server::{begin_traced, catch, let_others_first, serve_as};
 use super::super::spares::Spares;
 use super::super::threads::{HasSpares, Maker, Threads};
@@ -39,8 +39,8 @@ enum Step<P> {
 
 impl<P: Send + 'static> Group<P> {
     /// As [`let_others_first`]; others take meanwhile what waits in the mailbox.
-    fn let_others_first(&self, place: &'static Place, task: Task) -> Task {
-        if let Some(lane) = place.thread.lane()
+    fn let_others_first(&self, record: &'static ThreadRecord, task: Task) -> Task {
+        if let Some(lane) = record.thread.lane()
             && others_wait()
         {
             self.mailboxes[lane].set_resting(true);
@@ -48,16 +48,16 @@ impl<P: Send + 'static> Group<P> {
         let_others_first(task)
     }
 
-    /// Chooses what the thread of `place`, which is `me`, does next: it begins a request, or
+    /// Chooses what the thread of `record`, which is `me`, does next: it begins a request, or
     /// becomes a spare, in favour of the thread whose request is next if there is one.
-    fn choose(&'static self, place: &'static Place, task: Task, me: Runnable) -> Choice<Step<P>> {
+    fn choose(&'static self, record: &'static ThreadRecord, task: Task, me: Runnable) -> Choice<Step<P>> {
         let at = clock::now();
-        let me = Spare { runnable: me, place };
+        let me = Spare { runnable: me, record };
         let (lane, is_there) = match task {
             Task::Begin(lane) | Task::Ask(lane) => (lane.index(), false),
             Task::Finish { number, panicked, ended } => {
                 let ended = self.time(ended.unwrap_or(at));
-                let Some(lane) = place.thread.lane() else {
+                let Some(lane) = record.thread.lane() else {
                     let mut pool = self.pool.lock();
                     pool.assigner.table.finish(number, ended, panicked);
                     self.serve_once(&mut pool, self.time(at));
@@ -89,19 +89,19 @@ impl<P: Send + 'static> Group<P> {
             handed = mailbox.take(self.time(clock::now()).0);
         }
         match handed {
-            Some(Handed::Start(number, work)) => self.start(place, lane, number, work),
+            Some(Handed::Start(number, work)) => self.start(record, lane, number, work),
             Some(Handed::Resume(number, suspended)) => {
                 let mut pool = self.pool.lock();
                 let choice = self.resume(&mut pool, lane, number, suspended, me);
                 self.end_choice(pool);
                 choice.run()
             }
-            None => self.ask(place, lane, me),
+            None => self.ask(record, lane, me),
         }
     }
 
     /// Asks for `lane` under the lock.
-    fn ask(&'static self, place: &'static Place, lane: usize, me: Spare) -> Choice<Step<P>> {
+    fn ask(&'static self, record: &'static ThreadRecord, lane: usize, me: Spare) -> Choice<Step<P>> {
         let mut pool = self.pool.lock();
         let mut needs_watching = false;
         let now = self.time(clock::now());
@@ -110,12 +110,12 @@ impl<P: Send + 'static> Group<P> {
         let choice = match handed {
             Some(Handed::Start(number, work)) => {
                 self.release(pool);
-                return self.start(place, lane, number, work);
+                return self.start(record, lane, number, work);
             }
             Some(Handed::Resume(number, suspended)) => self.resume(&mut pool, lane, number, suspended, me),
             None => {
                 needs_watching = pool.assigner.needs_watching();
-                place.thread.set_lane(None);
+                record.thread.set_lane(None);
                 pool.spares.idles();
                 self.leave(&mut pool, me, None)
             }
@@ -130,14 +130,14 @@ impl<P: Send + 'static> Group<P> {
     /// Begins a new request on the calling thread.
     fn start(
         &'static self,
-        place: &'static Place,
+        record: &'static ThreadRecord,
         lane: usize,
         number: u32,
         work: Work<P>,
     ) -> Choice<Step<P>> {
-        place.thread.set_lane(Some(lane));
-        place.thread.begin(number, self.slice);
-        serve_as(Some(&place.thread));
+        record.thread.set_lane(Some(lane));
+        record.thread.begin(number, self.slice);
+        serve_as(Some(&record.thread));
         begin_traced(&NoPreempt::new(), work.traced);
         Choice::Stay(Step::Run(work))
     }
@@ -158,7 +158,7 @@ impl<P: Send + 'static> Group<P> {
 
     /// Keeps `me`, which has nothing to do, as a spare, or ends it, in favour of `next`.
     fn leave(&self, pool: &mut Pool<P>, me: Spare, next: Option<Runnable>) -> Leaving {
-        me.place.thread.set_lane(None);
+        me.record.thread.set_lane(None);
         let ends = pool.spares.keep(me).is_err();
         Leaving { ends, next }
     }
@@ -242,9 +242,9 @@ impl<P: Send + 'static> Threads for Group<P> {
         &self.maker
     }
 
-    fn run(&'static self, place: &'static Place) {
+    fn run(&'static self, record: &'static ThreadRecord) {
         loop {
-            let mut task = *place.task.lock();
+            let mut task = *record.task.lock();
             match task {
                 Task::Begin(lane) => {
                     // As in `Server::run`.
@@ -254,15 +254,15 @@ impl<P: Send + 'static> Threads for Group<P> {
                 Task::End => return,
                 Task::Ask(_) | Task::Finish { .. } => {}
             }
-            task = self.let_others_first(place, task);
-            while let Some(step) = suspend_or(|me| self.choose(place, task, me)) {
+            task = self.let_others_first(record, task);
+            while let Some(step) = suspend_or(|me| self.choose(record, task, me)) {
                 let Step::Run(work) = step else { return };
                 let panicked = catch(|| (self.handle)(work.payload)).is_none();
                 trace::received(None);
                 serve_as(None);
                 // Not the number that it began with: it may have been preempted.
-                let number = place.thread.number();
-                task = self.let_others_first(place, Task::Finish { number, panicked, ended: None });
+                let number = record.thread.number();
+                task = self.let_others_first(record, Task::Finish { number, panicked, ended: None });
             }
         }
     }
