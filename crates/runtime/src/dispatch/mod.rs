@@ -70,7 +70,7 @@
 
 mod dedicated;
 mod dispatcher;
-mod places;
+mod permits;
 mod pool;
 mod publish;
 mod server;

@@ -1,7 +1,7 @@
 //! A number of places that classes share equally, so that one class leaves the others theirs.
 //!
 //! Owns the arithmetic of the division. The places of preempted requests are counted here under the
-//! dispatcher's lock; those of the queue are semaphores (`Places`), for which threads wait.
+//! dispatcher's lock; those of the queue are semaphores (`QueuePermits`), for which threads wait.
 
 use tailwater_sched::dispatch::ClassId;
 

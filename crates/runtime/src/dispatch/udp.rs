@@ -4,7 +4,7 @@
 //! request are untrusted: a panic of the service's code costs that request only.
 
 use super::dispatcher::{Dispatcher, Request};
-use super::places::{Place, Places};
+use super::permits::{QueuePermit, QueuePermits};
 use super::server::catch;
 use super::settings::Settings;
 use super::stats::ClassStats;
@@ -167,7 +167,7 @@ impl Endpoint {
 struct Datagram {
     bytes: Box<[u8]>,
     from: SocketAddr,
-    place: Place,
+    permit: QueuePermit,
 }
 
 impl UdpServer {
@@ -183,8 +183,8 @@ impl UdpServer {
         let service = Arc::new(service);
         let (endpoint, receivers) = receivers(socket, &service)?;
         let (handler, initial) = (Arc::clone(&service), service);
-        let places = Arc::new(Places::new(settings.queue, settings.classes.len()));
-        let given_back = Arc::clone(&places);
+        let permits = Arc::new(QueuePermits::new(settings.queue, settings.classes.len()));
+        let given_back = Arc::clone(&permits);
         // Set after the start: one that fails does not keep the socket's port.
         let replies = Arc::new(OnceLock::<Arc<Endpoint>>::new());
         let set_later = Arc::clone(&replies);
@@ -192,7 +192,7 @@ impl UdpServer {
             settings,
             move |core| initial.init_per_core(core),
             move |request: Datagram| {
-                given_back.give_back(request.place);
+                given_back.give_back(request.permit);
                 let mut reply = Vec::new();
                 handler.handle_datagram(&request.bytes, &mut reply);
                 if let Some(endpoint) = replies.get() {
@@ -202,11 +202,11 @@ impl UdpServer {
         )?;
         set_later.get_or_init(|| Arc::clone(&endpoint));
         Ok(Self::begin(dispatcher, endpoint, receivers, move |request, bytes, from| {
-            let Some(place) = places.try_take(request.class()) else {
+            let Some(permit) = permits.try_take(request.class()) else {
                 return dispatcher.drop_unsubmitted(&request);
             };
-            // With a place, it is not refused.
-            let _ = dispatcher.submit(request, Datagram { bytes, from, place });
+            // With a permit, it is not refused.
+            let _ = dispatcher.submit(request, Datagram { bytes, from, permit });
         }))
     }
 

@@ -3,8 +3,7 @@
 //! Owns the count of these requests, one word. A thread that submits adds a request; the thread
 //! that holds the assigner's lock takes the request out *before* it puts it into a mailbox. So when
 //! a request begins, its place in the queue is free. Servers rely on that: they give the request's
-//! own [place](super::super::places) back then, and the request that gets that place next is not
-//! refused.
+//! own [permit](super::super::permits) back then, and the request that gets it next is not refused.
 //!
 //! All accesses are Relaxed: what hands the request to the worker, and the place to the next one,
 //! orders the two changes of the word.

@@ -404,7 +404,7 @@ proptest! {
     }
 }
 
-/// A server gives the place of a request back when that begins, and the next one is not refused.
+/// A server gives the permit of a request back when that begins, and the next one is not refused.
 #[test]
 fn a_request_that_a_worker_may_begin_has_left_its_place_in_the_queue() {
     let mut model = Model::new(Policy::central_fcfs(), 1, 2);

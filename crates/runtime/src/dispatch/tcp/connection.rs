@@ -10,7 +10,7 @@
 //! | reader | bytes | the stream, also when the writer has shut it down |
 //! | reader | room ([`Connection::room`]) | the writer, after each batch and at its end; an empty reply |
 //! | reader | a part of the budget, if there is one | a reply that is made or written, of any connection |
-//! | reader | a place in the dispatcher's queue | a request that begins |
+//! | reader | a permit for the dispatcher's queue | a request that begins |
 //! | writer | replies ([`Connection::ready`]) | a request that is completed; the reader's end |
 //! | writer | the client to read | the stream |
 //!
@@ -26,7 +26,7 @@ use super::input::{Found, Input};
 use super::pace::Pace;
 use super::replies::{Replies, Write as Next};
 use super::{Counters, Job, Source};
-use crate::dispatch::places::Places;
+use crate::dispatch::permits::QueuePermits;
 use crate::ground::spin::SpinLock;
 use crate::net::TcpStream;
 use crate::sync::{Event, Notify, OwnedSemaphorePermit};
@@ -44,8 +44,8 @@ pub struct Shared<S> {
     pub service: Arc<S>,
     pub framing: Framing,
     pub counters: Arc<Counters>,
-    /// A request that begins gives its place back.
-    pub places: Arc<Places>,
+    /// A request that begins gives its permit back.
+    pub permits: Arc<QueuePermits>,
     pub budget: Arc<Budget>,
 }
 
@@ -262,17 +262,17 @@ impl Connection {
             catch(|| request(service, service.classify(&bytes), &bytes, flow)).ok_or(End::Unclassified)?;
         let len = taken.len;
         let number = self.wait_for_room(taken).ok_or(End::Over)?;
-        // Before the wait for a place, which is the server's; after that for room, which is the
+        // Before the wait for a permit, which is the server's; after that for room, which is the
         // client's: one that reads no replies would have old requests, which policies prefer.
         let request = request.arrives();
         let ticket = Ticket { connection: Arc::clone(self), number, len, replied: false };
-        let place = shared.places.try_take(request.class()).unwrap_or_else(|| {
+        let permit = shared.permits.try_take(request.class()).unwrap_or_else(|| {
             self.counters.held_back.fetch_add(1, Relaxed);
-            shared.places.take(request.class())
+            shared.permits.take(request.class())
         });
         let from = Source::Connection(ticket);
-        // With a place, it is not refused.
-        dispatcher.submit(request, Job { bytes, from, place }).map_err(|_refused| End::Over)
+        // With a permit, it is not refused.
+        dispatcher.submit(request, Job { bytes, from, permit }).map_err(|_refused| End::Over)
     }
 
     /// Changes the replies; those that it discards are freed after the lock.
@@ -397,7 +397,7 @@ mod tests {
             service: Arc::new(Silent),
             framing: Framing::new(|_, _| Frame::Partial).outstanding(1),
             counters: Arc::default(),
-            places: Arc::new(Places::new(1, 1)),
+            permits: Arc::new(QueuePermits::new(1, 1)),
             budget: Budget::new(None),
         };
         let permit = Arc::new(Semaphore::new(1)).try_acquire_owned().expect("the first");

@@ -5,7 +5,7 @@
 //! ([`connection`]), and which close it together ([`closing`]). Bytes are untrusted: if the
 //! [framing](Framing) refuses them, or code of the service panics, only their connection ends, and
 //! the reason is counted. Datagrams may come beside ([`TcpServer::serve_udp`]): they share the
-//! dispatcher and its places, and are dropped where a connection waits.
+//! dispatcher and its permits, and are dropped where a connection waits.
 
 mod budget;
 mod closing;
@@ -18,7 +18,7 @@ mod replies;
 pub use framing::{Frame, Framing};
 
 use super::dispatcher::{Dispatcher, Request};
-use super::places::{Place, Places};
+use super::permits::{QueuePermit, QueuePermits};
 use super::settings::Settings;
 use super::stats::ClassStats;
 use super::udp::{Endpoint, Service, UdpServer, receivers};
@@ -42,7 +42,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(10);
 struct Job {
     bytes: Box<[u8]>,
     from: Source,
-    place: Place,
+    permit: QueuePermit,
 }
 
 /// Where a request came from, and its reply goes.
@@ -172,7 +172,7 @@ pub struct TcpServer {
     address: SocketAddr,
     service: Shareable,
     counters: Arc<Counters>,
-    places: Arc<Places>,
+    permits: Arc<QueuePermits>,
     budget: Arc<Budget>,
     /// Has a permit for each connection that may be opened.
     room: Arc<Semaphore>,
@@ -210,18 +210,18 @@ impl TcpServer {
         listener.set_nonblocking(false)?;
         let address = listener.local_addr()?;
         let (service, counters) = (Arc::new(service), Arc::new(Counters::default()));
-        let places = Arc::new(Places::new(settings.queue, settings.classes.len()));
+        let permits = Arc::new(QueuePermits::new(settings.queue, settings.classes.len()));
         let budget = Budget::new(framing.limits.budget);
         let most = framing.limits.connections;
         let room = Arc::new(Semaphore::new(most));
         let free = Arc::clone(&room);
         let (handler, initial, given_back) =
-            (Arc::clone(&service), Arc::clone(&service), Arc::clone(&places));
+            (Arc::clone(&service), Arc::clone(&service), Arc::clone(&permits));
         let shared = Arc::new(Shared {
             service: Arc::clone(&service),
             framing,
             counters: Arc::clone(&counters),
-            places: Arc::clone(&places),
+            permits: Arc::clone(&permits),
             budget: Arc::clone(&budget),
         });
         // Waits for the dispatcher, and ends if there will be none. Until then it has no listener:
@@ -235,8 +235,8 @@ impl TcpServer {
         let dispatcher = Dispatcher::start(
             settings,
             move |core| initial.init_per_core(core),
-            move |Job { bytes, from, place }| {
-                given_back.give_back(place);
+            move |Job { bytes, from, permit }| {
+                given_back.give_back(permit);
                 let mut reply = Vec::new();
                 match from {
                     Source::Connection(ticket) => {
@@ -252,7 +252,7 @@ impl TcpServer {
         )?;
         start.send((listener, dispatcher)).expect("the acceptor waits for the dispatcher");
         let service = Shareable(service);
-        Ok(Self { dispatcher, address, service, counters, places, budget, room, most })
+        Ok(Self { dispatcher, address, service, counters, permits, budget, room, most })
     }
 
     /// Serves datagrams from `socket`, too, with the same dispatcher: one policy orders the
@@ -297,15 +297,15 @@ impl TcpServer {
     /// ```
     pub fn serve_udp(&self, socket: UdpSocket) -> io::Result<UdpServer> {
         let (endpoint, receivers) = receivers(socket, &self.service.0)?;
-        let (dispatcher, places) = (self.dispatcher, Arc::clone(&self.places));
+        let (dispatcher, permits) = (self.dispatcher, Arc::clone(&self.permits));
         let to = Arc::clone(&endpoint);
         Ok(UdpServer::begin(dispatcher, endpoint, receivers, move |request: Request, bytes, from| {
-            let Some(place) = places.try_take(request.class()) else {
+            let Some(permit) = permits.try_take(request.class()) else {
                 return dispatcher.drop_unsubmitted(&request);
             };
             let from = Source::Datagram(Arc::clone(&to), from);
-            // With a place, it is not refused.
-            let _ = dispatcher.submit(request, Job { bytes, from, place });
+            // With a permit, it is not refused.
+            let _ = dispatcher.submit(request, Job { bytes, from, permit });
         }))
     }
 
