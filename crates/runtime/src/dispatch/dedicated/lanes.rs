@@ -82,7 +82,7 @@ impl<P: Send + 'static> Group<P> {
         let mut handed = None;
         if is_there {
             let mut looks = 0;
-            while !mailbox.has_request() && looks < LOOKS && self.on_duty.load(Relaxed) {
+            while !mailbox.has_request() && looks < LOOKS && self.polls.load(Relaxed) {
                 looks += 1;
                 spin_hint();
             }
@@ -121,7 +121,7 @@ impl<P: Send + 'static> Group<P> {
             }
         };
         self.end_choice(pool);
-        if needs_watching && !self.on_duty.load(Relaxed) {
+        if needs_watching && !self.polls.load(Relaxed) {
             self.wake.notify_one();
         }
         choice.run()
@@ -179,7 +179,7 @@ impl<P: Send + 'static> Group<P> {
     }
 
     /// Asks the policy whether a request that has used up its quantum gives way, as the dispatcher
-    /// does when it is on duty.
+    /// does when it polls.
     fn ask_policy(&self, lane: Option<usize>, number: u32, now: Cycles) -> (bool, Cycles) {
         let mut pool = self.pool.lock();
         let at = self.time(now);
@@ -365,7 +365,7 @@ impl<P: Send + 'static> Requests for Group<P> {
         if self.has_quantum && self.mailboxes[lane].has_request() {
             return (true, 0);
         }
-        if self.on_duty.load(Relaxed) {
+        if self.polls.load(Relaxed) {
             // The dispatcher asks the policy, and puts its order into the mailbox.
             return (false, now.saturating_add(self.slice));
         }

@@ -17,24 +17,25 @@
 //! # The role of the dispatcher
 //! Dispatching is what the holder of the group's lock does: collecting reports and submitted
 //! requests, asking the policy, filling mailboxes ([`Assigner`]). The dispatcher's thread holds the
-//! lock again and again while it is *on duty*, so that workers need it only where a request is
+//! lock again and again while it *polls*, so that workers need it only where a request is
 //! preempted or blocks, or a lane has nothing to do. On cores that are lent, any kthread may lose
 //! its core. So nothing waits for that thread:
 //!
 //! | who has no core | what goes on |
 //! |---|---|
-//! | the dispatcher, off duty | `submit` dispatches itself; a lane with an empty mailbox does so for itself, and a request asks the policy when its quantum is over: the inline dispatcher |
-//! | the dispatcher, on duty (Linux took its core) | lanes with empty mailboxes empty the inbox; so does a `submit` that finds it older than [`HELP_AFTER`] |
+//! | the dispatcher, not polling | `submit` dispatches itself; a lane with an empty mailbox does so for itself, and a request asks the policy when its quantum is over: the inline dispatcher |
+//! | the dispatcher, polling (Linux took its core) | lanes with empty mailboxes empty the inbox; so does a `submit` that finds it older than [`HELP_AFTER`] |
 //! | a worker that ceded its core | its request goes back to the policy, or keeps the lane if that does not preempt; its mailbox is emptied by itself, under the lock |
-//! | a worker that Linux has stopped, or that computes without poll points | its mailbox is emptied by the dispatcher, or by a lane that idles; the dispatcher on duty interrupts its kthread |
+//! | a worker that Linux has stopped, or that computes without poll points | its mailbox is emptied by the dispatcher, or by a lane that idles; a dispatcher that polls interrupts its kthread |
 //! | all workers | requests wait, as with any dispatcher |
 //!
-//! The thread goes off duty, under the inbox's lock, before it yields, which it does when the core
+//! The thread stops polling, under the inbox's lock, before it yields, which it does when the core
 //! is asked back or other threads wait for its kthread, and when it has found nothing to do for the
 //! program's idle timeout. In the latter case it sleeps, and gives its core back as any thread. It
 //! is woken when there are more requests than lanes on their way, and when a request is submitted
 //! or a lane idles while others wait in mailboxes, whose lanes Linux may have stopped. A program
-//! that has one core at the moment runs it in turn with the lanes, off duty for most of the time.
+//! that has one core at the moment runs it in turn with the lanes, and most of the time it does not
+//! poll.
 //!
 //! # Locks and words
 //! The assigner's lock first, then the inbox's. Mailboxes: see
@@ -42,7 +43,8 @@
 //!
 //! | word | written by | read by |
 //! |---|---|---|
-//! | `on_duty` | the dispatcher's thread, under the inbox's lock | under that lock; as a hint by lanes |
+//! | `polled` of the inbox | the dispatcher's thread, under the inbox's lock | under that lock |
+//! | `polls` | the dispatcher's thread | lanes: a hint |
 //! | `pending` | under the inbox's lock | the dispatcher's thread, before it locks |
 //! | [`Admission`] | `submit` adds; the holder of the assigner's lock subtracts, before a worker is given the request | `submit`: bounds both inbox and policy |
 //! | `waiting` | under the assigner's lock | requests, in the signal handler |
@@ -58,8 +60,8 @@
 
 mod admission;
 mod assigner;
-mod duty;
 mod lanes;
+mod polling;
 #[cfg(test)]
 mod tests;
 
@@ -99,14 +101,15 @@ type Init = Arc<dyn Fn(usize) + Send + Sync>;
 /// The mailbox of a lane.
 type Mailbox<P> = Arc<LaneMailbox<Work<P>, Suspended>>;
 
-/// A request that was submitted while the dispatcher is on duty.
+/// A request that was submitted while the dispatcher polls.
 struct Submitted<P> {
     offer: Offer,
     work: Work<P>,
 }
 
 struct Inbox<P> {
-    on_duty: bool,
+    /// The dispatcher polls, and takes the requests.
+    polled: bool,
     requests: VecDeque<Submitted<P>>,
 }
 
@@ -125,7 +128,8 @@ const NOT_RUN: u16 = u16::MAX;
 struct Group<P> {
     pool: SpinLock<Pool<P>>,
     inbox: SpinLock<Inbox<P>>,
-    on_duty: AtomicBool,
+    /// The dispatcher polls.
+    polls: AtomicBool,
     pending: AtomicUsize,
     admission: Arc<Admission>,
     waiting: AtomicUsize,
@@ -406,8 +410,8 @@ impl<P: Send + 'static> Group<P> {
         let assigner = Assigner::new(table, &mailboxes, dispatchers.depth, quantum, &admission);
         Self {
             pool: SpinLock::new(Pool { assigner, spares: Spares::new(lanes), batch: VecDeque::new() }),
-            inbox: SpinLock::new(Inbox { on_duty: false, requests: VecDeque::new() }),
-            on_duty: AtomicBool::new(false),
+            inbox: SpinLock::new(Inbox { polled: false, requests: VecDeque::new() }),
+            polls: AtomicBool::new(false),
             pending: AtomicUsize::new(0),
             admission,
             waiting: AtomicUsize::new(0),
@@ -439,7 +443,7 @@ impl<P: Send + 'static> Group<P> {
         let work = Work { payload, traced: queue_traced(&guard, class) };
         let submitted = Submitted { offer, work };
         let mut inbox = self.inbox.lock();
-        if inbox.on_duty {
+        if inbox.polled {
             let oldest = inbox.requests.front().map_or(now, |first| first.offer.arrived);
             inbox.requests.push_back(submitted);
             self.pending.store(inbox.requests.len(), Relaxed);

@@ -133,7 +133,7 @@ impl Model {
         self.submitted += 1;
     }
 
-    /// As the dispatcher on duty does.
+    /// As a dispatcher that polls does.
     fn pass(&mut self) {
         let has_core = self.has_core.clone();
         self.assigner.collect();

@@ -1,9 +1,9 @@
 //! The dispatcher's thread: when it dispatches, and when it leaves that to others.
 //!
-//! Owns the loop of the thread, and the word by which others know that it is on duty. On duty,
+//! Owns the loop of the thread, and the word by which others know that it polls. Meanwhile
 //! preemption is off, so that the thread is never suspended in between; a poll point would come too
-//! late anyway, since a pass takes about a microsecond. It ends its shift at once when the core is
-//! asked back, and otherwise after [`SHIFT`], for only the scheduler notices timers and frames.
+//! late anyway, since a pass takes about a microsecond. It stops at once when the core is asked
+//! back, and otherwise after [`LONGEST_POLL`], for only the scheduler notices timers and frames.
 
 use super::Group;
 use crate::ground::guard::NoPreempt;
@@ -16,12 +16,12 @@ use tailwater_shm::sync::spin_hint;
 use tailwater_shm::{Cycles, clock};
 
 /// Longest time without a visit to the scheduler.
-const SHIFT: Nanos = Nanos(20_000);
+const LONGEST_POLL: Nanos = Nanos(20_000);
 
 /// Time between two passes without a report or a request, which look at quanta only.
 const PACE: Nanos = Nanos(500);
 
-/// Why a shift ends.
+/// Why the thread stops polling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum End {
     /// There was nothing to do for the idle timeout.
@@ -40,19 +40,19 @@ impl<P: Send + 'static> Group<P> {
                 return;
             }
             let mut quiet_since = clock::now();
-            while self.work_a_shift(&mut quiet_since, &mut reported) == End::Yield {
+            while self.poll(&mut quiet_since, &mut reported) == End::Yield {
                 yield_now();
             }
         }
     }
 
-    /// Dispatches until the core is asked back, the shift is over, or there was nothing to do for
-    /// the idle timeout. Collects the last requests before it returns.
-    fn work_a_shift(&self, quiet_since: &mut Cycles, reported: &mut [u32]) -> End {
+    /// Dispatches until the core is asked back, [`LONGEST_POLL`] is over, or there was nothing to
+    /// do for the idle timeout. Collects the last requests before it returns.
+    fn poll(&self, quiet_since: &mut Cycles, reported: &mut [u32]) -> End {
         let _guard = NoPreempt::new();
-        self.set_on_duty();
+        self.begin_polling();
         let begun = clock::now();
-        let until = begun.saturating_add(self.runtime.clock.from_ns(SHIFT.0));
+        let until = begun.saturating_add(self.runtime.clock.from_ns(LONGEST_POLL.0));
         let pace = self.runtime.clock.from_ns(PACE.0);
         let mut next_pass = begun;
         let end = loop {
@@ -70,7 +70,7 @@ impl<P: Send + 'static> Group<P> {
             }
             spin_hint();
         };
-        if self.leave_duty() && end == End::Idle {
+        if self.end_polling() && end == End::Idle {
             *quiet_since = clock::now();
             return End::Yield;
         }
@@ -126,18 +126,18 @@ impl<P: Send + 'static> Group<P> {
         self.runtime.kthreads.get(usize::from(self.kthreads[lane].load(Relaxed))).copied()
     }
 
-    fn set_on_duty(&self) {
-        self.inbox.lock().on_duty = true;
-        self.on_duty.store(true, Relaxed);
+    fn begin_polling(&self) {
+        self.inbox.lock().polled = true;
+        self.polls.store(true, Relaxed);
     }
 
     /// Leaves dispatching to others: what was submitted until then is in the assigner. Returns
     /// whether the assigner needs watching then.
-    fn leave_duty(&self) -> bool {
-        self.on_duty.store(false, Relaxed);
+    fn end_polling(&self) -> bool {
+        self.polls.store(false, Relaxed);
         let now = self.time(clock::now());
         let mut pool = self.pool.lock();
-        self.drain(&mut pool, now, |inbox| inbox.on_duty = false);
+        self.drain(&mut pool, now, |inbox| inbox.polled = false);
         self.serve_once(&mut pool, now);
         let needs_watching = pool.assigner.needs_watching();
         self.release(pool);
