@@ -13,8 +13,8 @@ use crate::ground::halt::Halt;
 use crate::ground::sleepers::Sleepers;
 use crate::ground::{arch, rseq, tls};
 use crate::net::{self, NetConfig};
+use crate::records::iokernel::IoKernel;
 use crate::records::kthread::Kthread;
-use crate::records::loan::Loan;
 use crate::records::runtime::{Injected, Runtime};
 use crate::records::stacks::StackPool;
 use crate::thread::{self, Options, panics};
@@ -76,12 +76,6 @@ impl RuntimeBuilder {
     }
 }
 
-/// What is shared with the IOKernel, to be handed to the kthreads.
-struct Attachment {
-    loan: &'static Loan,
-    ends: std::vec::IntoIter<RuntimeEnds>,
-}
-
 fn start(config: &Config) -> Result<&'static Runtime, StartError> {
     // SAFETY: 1. `STARTING` lets one caller through, before the first user thread. 2.
     // `RuntimeBuilder::shared_tls` is unsafe.
@@ -92,19 +86,21 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
         crate::libc_waits::adopt()?;
     }
     let shape = tls::shape()?;
-    let (connection, mut attachment) = match config.iokernel.as_deref() {
+    let (connection, iokernel, ends) = match config.iokernel.as_deref() {
         Some(path) => {
-            let (connection, loan, ends) = Connection::register(path, config)?;
-            let loan = &*Box::leak(Box::new(loan));
-            (Some(connection), Some(Attachment { loan, ends: ends.into_iter() }))
+            let (connection, iokernel, ends) = Connection::register(path, config)?;
+            (Some(connection), Some(&*Box::leak(Box::new(iokernel))), ends)
         }
-        None => (None, None),
+        None => (None, None, Vec::new()),
     };
-    let loan = attachment.as_ref().map(|a| a.loan);
-    let clock = loan.map_or_else(|| Clock::calibrate(5), |loan| Clock::from_hz(loan.region.tsc_hz()));
+    let mut ends = ends.into_iter();
+    let clock =
+        iokernel.map_or_else(|| Clock::calibrate(5), |iokernel| Clock::from_hz(iokernel.region.tsc_hz()));
     let only = config.kthreads == 1;
     let runtime = Runtime {
-        kthreads: (0..config.kthreads).map(|index| build_kthread(index, &mut attachment, only)).collect(),
+        kthreads: (0..config.kthreads)
+            .map(|index| build_kthread(index, iokernel, ends.next(), only))
+            .collect(),
         stacks: StackPool::new(config.stack_size, shape),
         pollers: Default::default(),
         sleepers: Sleepers::new(),
@@ -115,12 +111,12 @@ fn start(config: &Config) -> Result<&'static Runtime, StartError> {
         injected: Injected::default(),
         background: Default::default(),
         exclusive: Default::default(),
-        loan,
-        attached: AtomicBool::new(loan.is_some()),
+        iokernel,
+        attached: AtomicBool::new(iokernel.is_some()),
         awaits: AtomicBool::new(false),
         meters: Default::default(),
         halt: Halt::default(),
-        siblings: loan.map_or_else(Box::default, |_| siblings()),
+        siblings: iokernel.map_or_else(Box::default, |_| siblings()),
     };
     start_network(config, connection.as_ref())?;
     let runtime = runtime.install();
@@ -164,16 +160,18 @@ fn start_network(config: &Config, connection: Option<&Connection>) -> Result<(),
     Ok(())
 }
 
-fn build_kthread(index: u16, attachment: &mut Option<Attachment>, only: bool) -> &'static Kthread {
-    match attachment {
-        Some(Attachment { loan, ends, .. }) => {
-            Kthread::leak(index, loan.region.kthread(index), ends.next(), only)
-        }
-        None => {
-            let words: &'static KthreadShared = Box::leak(Box::default());
-            Kthread::leak(index, words, None, only)
-        }
-    }
+/// Makes a kthread with its words and rings in the region, or with words of its own.
+fn build_kthread(
+    index: u16,
+    iokernel: Option<&'static IoKernel>,
+    ends: Option<RuntimeEnds>,
+    only: bool,
+) -> &'static Kthread {
+    let words: &'static KthreadShared = match iokernel {
+        Some(iokernel) => iokernel.region.kthread(index),
+        None => Box::leak(Box::default()),
+    };
+    Kthread::leak(index, words, ends, only)
 }
 
 /// Starts the OS threads, announces them to the IOKernel, and leaves the managed cores to them.
@@ -192,8 +190,8 @@ fn start_kthreads(
                 preempt::open_mask();
                 rseq::leave();
                 let guard = kthread.adopt_os_thread();
-                if let Some(loan) = runtime.loan {
-                    loan.rank_kthread();
+                if let Some(iokernel) = runtime.iokernel {
+                    iokernel.rank_kthread();
                 }
                 if let Some(quantum) = quantum {
                     quantum::start_timer(kthread, quantum);

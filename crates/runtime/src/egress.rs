@@ -85,8 +85,8 @@ pub fn uncork() {
 /// Wakes the IOKernel if it sleeps beside this kthread, after frames were shown to it.
 #[inline]
 fn ring_doorbell() {
-    if let Some(loan) = runtime().loan {
-        loan.ring_doorbell_from_core();
+    if let Some(iokernel) = runtime().iokernel {
+        iokernel.ring_doorbell_from_core();
     }
 }
 

@@ -19,7 +19,7 @@
 
 use crate::ground::guard::{Head, NoPreempt, inside};
 use crate::net;
-use crate::records::loan::Loan;
+use crate::records::iokernel::IoKernel;
 use crate::records::runtime::{Runtime, started};
 use crate::thread;
 use core::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
@@ -84,7 +84,7 @@ fn bounded(end: impl FnOnce()) {
 /// Runs in exit(3), on the thread that called it.
 extern "C" fn at_exit() {
     let Some(runtime) = started() else { return };
-    let Some(loan) = runtime.loan else { return };
+    let Some(iokernel) = runtime.iokernel else { return };
     if PROCESS.load(Relaxed) != std::process::id() || !has_network(runtime) {
         return;
     }
@@ -98,7 +98,7 @@ extern "C" fn at_exit() {
         } else if net::has_peers() {
             deliver_elsewhere(runtime);
         }
-        wait_for_iokernel(runtime, loan);
+        wait_for_iokernel(runtime, iokernel);
     });
 }
 
@@ -163,8 +163,8 @@ fn deliver(runtime: &Runtime) {
 }
 
 /// Waits until the IOKernel has taken the frames that lie in the egress rings now.
-fn wait_for_iokernel(runtime: &Runtime, loan: &Loan) {
-    let region = &loan.region;
+fn wait_for_iokernel(runtime: &Runtime, iokernel: &IoKernel) {
+    let region = &iokernel.region;
     let mut rings: Vec<(u16, u64)> =
         runtime.kthreads.iter().map(|kthread| (kthread.index, region.unsent(kthread.index).0)).collect();
     let mut patience = Patience::new();

@@ -63,7 +63,7 @@ pub fn run<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 'sta
 #[doc(hidden)]
 pub fn pretend_cores(cores: &[Option<u16>]) {
     let runtime = runtime();
-    assert!(runtime.loan.is_none(), "the IOKernel says which cores the program has");
+    assert!(runtime.iokernel.is_none(), "the IOKernel says which cores the program has");
     let _guard = NoPreempt::new();
     for (kthread, core) in runtime.kthreads.iter().zip(cores) {
         kthread.set_core(core.unwrap_or(NO_CORE));

@@ -13,7 +13,7 @@ pub use instances::{end_earlier, is_replaced};
 use crate::config::{Config, OnIoKernelLoss};
 use crate::error::AttachError;
 use crate::net::{self, Ipv6Config, Mode, NetConfig};
-use crate::records::loan::{Loan, Seat};
+use crate::records::iokernel::{IoKernel, Seat};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -102,7 +102,7 @@ impl Connection {
     /// # Errors
     /// If no IOKernel listens there, it refused the registration (with the reason), or the memory
     /// has another version.
-    pub fn register(path: &str, config: &Config) -> Result<(Self, Loan, Vec<RuntimeEnds>), AttachError> {
+    pub fn register(path: &str, config: &Config) -> Result<(Self, IoKernel, Vec<RuntimeEnds>), AttachError> {
         let request = Register {
             version: VERSION,
             name: config.name.clone(),
@@ -121,9 +121,9 @@ impl Connection {
         if region.spec().kthreads() != config.kthreads {
             return Err(broken(path, "the region is not for as many kthreads as requested".to_owned()));
         }
-        let loan =
-            Loan::new(region, config.class.into(), welcome.raise, welcome.managed_cores.len(), doorbell);
-        loan.take_seat(seat).map_err(unusable(path))?;
+        let iokernel =
+            IoKernel::new(region, config.class.into(), welcome.raise, welcome.managed_cores.len(), doorbell);
+        iokernel.take_seat(seat).map_err(unusable(path))?;
         let allowed = sched_getaffinity(None).ok();
         // A core of this thread's own mask is one of its cpuset: no thread has to try it out.
         let has_one = allowed
@@ -142,7 +142,7 @@ impl Connection {
             on_loss: config.on_iokernel_loss,
             wait: config.iokernel_wait,
         };
-        Ok((connection, loan, ends))
+        Ok((connection, iokernel, ends))
     }
 
     /// Returns the error for addresses that the network stack refuses.

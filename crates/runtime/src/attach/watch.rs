@@ -271,16 +271,18 @@ impl Connection {
             );
             return Err(broken(&self.path, what));
         }
-        let loan = runtime.loan.expect("a runtime that had an IOKernel");
-        let next = loan.region.successor(region).map_err(unusable(&self.path))?;
+        let iokernel = runtime.iokernel.expect("a runtime that had an IOKernel");
+        let next = iokernel.region.successor(region).map_err(unusable(&self.path))?;
         let awaits = runtime.awaits_iokernel();
         let Some(stopped) = rejoin::stop_all(runtime, patience.stop.min(left)) else {
             patience.stop = (patience.stop * 2).min(STOP_PATIENCE.1);
             return Err(self.no_poll_point());
         };
-        loan.renew(welcome.raise, welcome.managed_cores.len(), &doorbell).map_err(unusable(&self.path))?;
+        iokernel
+            .renew(welcome.raise, welcome.managed_cores.len(), &doorbell)
+            .map_err(unusable(&self.path))?;
         // Before a kthread sleeps again. After any other error the IOKernel wakes them.
-        if let Err(error @ MemoryError::Gone { .. }) = loan.take_seat(seat) {
+        if let Err(error @ MemoryError::Gone { .. }) = iokernel.take_seat(seat) {
             exit(&format!("tailwater: {error}\n"));
         }
         match stopped.rejoin(next) {

@@ -212,9 +212,9 @@ pub fn requested() -> Priorities {
 /// If there is no runtime.
 pub fn granted() -> usize {
     let runtime = runtime();
-    let loan = runtime.loan.filter(|_| runtime.is_attached());
+    let iokernel = runtime.iokernel.filter(|_| runtime.is_attached());
     // The number is in the lower half: see `TAKES_REQUESTS`.
-    loan.map_or(0, |loan| loan.region.granted().load(Relaxed) as u32 as usize)
+    iokernel.map_or(0, |iokernel| iokernel.region.granted().load(Relaxed) as u32 as usize)
 }
 
 #[cfg(test)]

@@ -149,7 +149,9 @@ pub fn clear_policy() {
 pub(crate) fn check() -> Result<(), CorePolicyError> {
     let runtime = runtime();
     // Relaxed: written before the program was told that it may begin.
-    let word = runtime.loan.map(|loan| loan.region.granted().load(core::sync::atomic::Ordering::Relaxed));
+    let word = runtime
+        .iokernel
+        .map(|iokernel| iokernel.region.granted().load(core::sync::atomic::Ordering::Relaxed));
     judge(word, runtime.is_attached(), runtime.awaits_iokernel())
 }
 

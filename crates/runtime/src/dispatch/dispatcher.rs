@@ -285,7 +285,7 @@ pub(super) fn queue_traced(guard: &NoPreempt, class: usize) -> request::Request 
 
 /// Starts the thread that publishes the counters of a dispatcher, if an IOKernel shows them.
 fn publish<P: Send + 'static>(kind: Kind<P>, runtime: &'static Runtime, classes: usize) -> io::Result<()> {
-    let Some(entries) = Entries::take(runtime.loan, classes) else { return Ok(()) };
+    let Some(entries) = Entries::take(runtime.iokernel, classes) else { return Ok(()) };
     let changes = match kind {
         Kind::Inline(server) => &server.changes,
         Kind::Dedicated(groups) => groups.changes,

@@ -7,7 +7,7 @@
 
 use super::stats::{ClassStats, Times};
 use crate::ground::guard::NoPreempt;
-use crate::records::loan::Loan;
+use crate::records::iokernel::IoKernel;
 use crate::sync::Notify;
 use crate::time;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -59,7 +59,7 @@ impl Changes {
 /// Entries of the page that belong to one dispatcher.
 #[derive(Debug, Clone, Copy)]
 pub struct Entries {
-    loan: &'static Loan,
+    iokernel: &'static IoKernel,
     dispatcher: usize,
     first: usize,
 }
@@ -67,11 +67,11 @@ pub struct Entries {
 impl Entries {
     /// Takes entries for so many classes. `None`: none is left, or no IOKernel shows them. Those
     /// beyond the end of the page are not published.
-    pub fn take(loan: Option<&'static Loan>, classes: usize) -> Option<Self> {
-        let loan = loan?;
+    pub fn take(iokernel: Option<&'static IoKernel>, classes: usize) -> Option<Self> {
+        let iokernel = iokernel?;
         let dispatcher = NEXT_DISPATCHER.fetch_add(1, Relaxed);
         let first = NEXT_ENTRY.fetch_add(classes, Relaxed);
-        (first < CLASSES).then_some(Self { loan, dispatcher, first })
+        (first < CLASSES).then_some(Self { iokernel, dispatcher, first })
     }
 
     /// Publishes the counters, now and after changes, for ever.
@@ -82,7 +82,7 @@ impl Entries {
                 // The thread is not exchanged amid an entry, and its kthread does not stop for
                 // another region.
                 let _guard = NoPreempt::new();
-                self.loan.region.classes().write(self.first + i, &record);
+                self.iokernel.region.classes().write(self.first + i, &record);
             }
             changes.wait();
         }

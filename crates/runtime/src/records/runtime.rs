@@ -5,8 +5,8 @@
 //! [`boot`](crate::boot) makes it.
 
 use super::background::Background;
+use super::iokernel::IoKernel;
 use super::kthread::{Kthread, NO_CORE};
-use super::loan::Loan;
 use super::placing;
 use super::stacks::StackPool;
 use super::uthread::{Runnable, Uthread};
@@ -48,8 +48,8 @@ pub struct Runtime {
     pub background: Background,
     /// Number of exclusive threads, and whether there was any.
     pub exclusive: Exclusive,
-    /// What is shared with the IOKernel; `None` standalone.
-    pub loan: Option<&'static Loan>,
+    /// The IOKernel at which it has registered, also when that has ended; `None` standalone.
+    pub iokernel: Option<&'static IoKernel>,
     /// True while an IOKernel lends this runtime its cores.
     pub attached: AtomicBool,
     /// True while this runtime waits for another IOKernel.
@@ -128,7 +128,7 @@ impl Runtime {
             injected: Injected::default(),
             background: Background::default(),
             exclusive: Exclusive::default(),
-            loan: None,
+            iokernel: None,
             attached: AtomicBool::new(false),
             awaits: AtomicBool::new(false),
             meters: AtomicUsize::new(0),
@@ -221,8 +221,8 @@ impl Runtime {
 
     /// Wakes the IOKernel if it sleeps.
     pub fn ring_doorbell(&self) {
-        if let Some(loan) = self.loan {
-            loan.ring_doorbell();
+        if let Some(iokernel) = self.iokernel {
+            iokernel.ring_doorbell();
         }
     }
 
@@ -322,11 +322,11 @@ impl Runtime {
         // Before the other flag: a sender that finds no IOKernel finds this.
         self.awaits.store(awaits, Ordering::SeqCst);
         self.attached.store(false, Ordering::SeqCst);
-        if let Some(loan) = self.loan {
-            loan.end();
+        if let Some(iokernel) = self.iokernel {
+            iokernel.end();
         }
         for kthread in &self.kthreads {
-            if self.loan.is_some() {
+            if self.iokernel.is_some() {
                 // The IOKernel may have given it another one, and is not there to let it rest, or
                 // to see that no other program wants the core any more.
                 let _ = priority::set_rank(kthread.os_tid.load(Ordering::Relaxed), Rank::Ordinary);

@@ -5,8 +5,8 @@
 
 use crate::cores;
 use crate::ground::guard::NoPreempt;
+use crate::records::iokernel::IoKernel;
 use crate::records::kthread::current_uthread;
-use crate::records::loan::Loan;
 use crate::records::runtime::{Runtime, runtime};
 use crate::records::uthread::Uthread;
 use crate::verbs::{host, quantum};
@@ -43,7 +43,7 @@ impl Reserved {
     /// If the program cannot have a core for it.
     pub(crate) fn new() -> io::Result<Self> {
         let runtime = runtime();
-        if runtime.loan.is_some() {
+        if runtime.iokernel.is_some() {
             cores::check_requests()
                 .map_err(|error| io::Error::new(io::ErrorKind::Unsupported, Refused::Requests(error)))?;
         }
@@ -97,7 +97,7 @@ impl Limit {
 }
 
 fn limit(runtime: &Runtime) -> Limit {
-    let cores = runtime.loan.map(Loan::managed_cores);
+    let cores = runtime.iokernel.map(IoKernel::managed_cores);
     Limit { kthreads: runtime.kthreads.len(), cores }
 }
 

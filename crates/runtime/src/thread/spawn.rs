@@ -197,7 +197,9 @@ where
     poll();
     let target = options.placement.target();
     let options = Options { class: options.class.or_else(ThreadClass::inherited), ..options };
-    if options.class == Some(ThreadClass::Background) && class::begin_background() && runtime().loan.is_some()
+    if options.class == Some(ThreadClass::Background)
+        && class::begin_background()
+        && runtime().iokernel.is_some()
     {
         hooks::install_keeper(background::rouse_keeper);
         start_normal(run_keeper).inspect_err(|_| runtime().background.unbegin())?;

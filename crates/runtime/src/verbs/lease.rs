@@ -1,12 +1,12 @@
-//! Cores on loan: the runtime's side of the grant protocol (`tailwater_shm::grant` has the tables).
+//! Lent cores: the runtime's side of the grant protocol (`tailwater_shm::grant` has the tables).
 //!
 //! Owns the transitions of this process's state words. A kthread enters here from the scheduler
 //! context only, with no user thread on the core, so to give the core up is to write `Parked`, let
 //! the successor run, and sleep. A successor that sleeps is woken here, at the board, if the
 //! request to cede says where, or else by the IOKernel.
 //!
-//! When the IOKernel ends, so does the loan: [`Runtime::orphan`] marks the runtime and wakes every
-//! kthread, and from then on they share whatever cores Linux gives them, as in a standalone
+//! When the IOKernel ends, no core is lent any more: [`Runtime::orphan`] marks the runtime and wakes
+//! every kthread, and from then on they share whatever cores Linux gives them, as in a standalone
 //! runtime, until another IOKernel takes them ([`rejoin`](super::rejoin)).
 
 use super::handover::{self, Found};
@@ -15,8 +15,8 @@ use super::host;
 use super::pinned;
 use super::ready;
 use crate::ground::guard::NoPreempt;
+use crate::records::iokernel::IoKernel;
 use crate::records::kthread::{NO_CORE, ThisKthread, count};
-use crate::records::loan::Loan;
 use crate::records::runtime::Runtime;
 use crate::records::uthread::Runnable;
 use core::sync::atomic::Ordering::{Relaxed, SeqCst};
@@ -53,9 +53,9 @@ pub fn wait_for_first_core(kthread: ThisKthread<'_>, runtime: &Runtime) {
 fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, successor: NextOwner) {
     let began = clock::now();
     let waited_ns = runtime.clock.to_ns(kthread.private().waited.get());
-    let mut yields = runtime
-        .loan
-        .map_or(0, |loan| priority::yields(loan.class, loan.region.ranks_differ(), successor, waited_ns));
+    let mut yields = runtime.iokernel.map_or(0, |iokernel| {
+        priority::yields(iokernel.class, iokernel.region.ranks_differ(), successor, waited_ns)
+    });
     let slot = &kthread.shared.slot;
     // Ends with a grant or with the IOKernel. Spurious wakes repeat.
     loop {
@@ -89,7 +89,7 @@ fn sleep(kthread: ThisKthread<'_>, runtime: &Runtime, ticket: u32) -> Sleep {
     let slot = &kthread.shared.slot;
     let pace = runtime.clock.from_ns(STRAY_PACE_NS);
     let mut strays = kthread.private().strays.get();
-    let seat = runtime.loan.and_then(|loan| loan.seat(kthread.index));
+    let seat = runtime.iokernel.and_then(|iokernel| iokernel.seat(kthread.index));
     let Some((board, place)) = seat.filter(|_| !strays.is_over(FREE_STRAYS * pace, clock::now())) else {
         return slot.wait(ticket, Some(BACKSTOP));
     };
@@ -139,7 +139,7 @@ pub fn cede(kthread: ThisKthread<'_>, runtime: &Runtime) {
     count(&kthread.counters.cedes, 1);
     kthread.set_core(NO_CORE);
     pinned::release(&kthread);
-    let board = runtime.loan.and_then(Loan::board);
+    let board = runtime.iokernel.and_then(IoKernel::board);
     let successor = match successor.place().zip(board) {
         Some((place, board)) => {
             kthread.shared.state.0.set_passed(mine);
@@ -226,7 +226,7 @@ fn time_to_spin(kthread: ThisKthread<'_>, runtime: &Runtime, now: Cycles) -> Cyc
     }
     let shortest = runtime.clock.from_ns(SHORTEST_IDLE_NS);
     let work = average_work(kthread, shortest, now);
-    if work >= shortest && runtime.loan.is_some_and(|loan| loan.region.wakes_preempt()) {
+    if work >= shortest && runtime.iokernel.is_some_and(|iokernel| iokernel.region.wakes_preempt()) {
         // Others could use the core. A wake on a core that does not sleep takes about as long as
         // this, or as the work that waits for it.
         return shortest.min(runtime.idle_timeout);
@@ -271,9 +271,13 @@ pub fn as_idle(kthread: ThisKthread<'_>, runtime: &Runtime, body: impl FnOnce())
 /// could use: threads wait in a run queue. While the IOKernel polls, it sees them by itself.
 #[inline]
 pub fn report_surplus(runtime: &Runtime) {
-    let Some(loan) = runtime.loan.filter(|loan| loan.class == ProgramClass::BestEffort) else { return };
-    if loan.sleeps_beside_free_cores() && runtime.kthreads.iter().any(|k| k.core.load(Relaxed) == NO_CORE) {
-        loan.ring_doorbell();
+    let Some(iokernel) = runtime.iokernel.filter(|iokernel| iokernel.class == ProgramClass::BestEffort)
+    else {
+        return;
+    };
+    if iokernel.sleeps_beside_free_cores() && runtime.kthreads.iter().any(|k| k.core.load(Relaxed) == NO_CORE)
+    {
+        iokernel.ring_doorbell();
     }
 }
 
@@ -304,8 +308,8 @@ fn park(kthread: ThisKthread<'_>, runtime: &Runtime) {
         (Grant::Cede { successor }, generation) if generation == mine => successor.unpromised(),
         _ => NextOwner::None,
     };
-    if let Some(loan) = runtime.loan {
-        loan.ring_doorbell_from_core();
+    if let Some(iokernel) = runtime.iokernel {
+        iokernel.ring_doorbell_from_core();
     }
     wait_for_core(kthread, runtime, successor);
 }

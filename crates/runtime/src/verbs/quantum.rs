@@ -80,7 +80,7 @@ pub fn prepare(runtime: &Runtime, quantum: Option<Duration>) {
 
 /// Returns whether an IOKernel looks at the clock of this runtime, while there is one.
 fn is_watched(runtime: &Runtime) -> bool {
-    runtime.loan.is_some_and(|loan| loan.class == ProgramClass::LatencyCritical)
+    runtime.iokernel.is_some_and(|iokernel| iokernel.class == ProgramClass::LatencyCritical)
 }
 
 /// Leaves the look at the clock to the IOKernel that takes an orphaned runtime, if it is its, and

@@ -107,14 +107,14 @@ impl Stopped {
     /// [gone](MemoryError::Gone), the kthreads stay stopped, and the caller ends the process.
     pub fn rejoin(self, next: Successor) -> Result<(), MemoryError> {
         let runtime = self.0;
-        let loan = runtime.loan.expect("a runtime that had an IOKernel");
+        let iokernel = runtime.iokernel.expect("a runtime that had an IOKernel");
         {
             let held = runtime.hold_region_words();
             // SAFETY: 1. and 2. All kthreads stand at the gate, so none uses an end, writes or
             // sleeps. Other threads write under the lock, and read. One that has claimed a sleeper
             // before that kthread came to the gate may still count up the word of its slot: in
             // either memory a wake that nothing waits for.
-            let moved = unsafe { loan.region.succeed(next) };
+            let moved = unsafe { iokernel.region.succeed(next) };
             if matches!(moved, Err(MemoryError::Gone { .. })) {
                 // No thread is to touch it until the process has ended.
                 core::mem::forget((held, self));
@@ -172,8 +172,8 @@ pub fn stop(kthread: ThisKthread<'_>, runtime: &Runtime) {
     if let Some(trace) = &private.trace {
         trace.restart();
     }
-    if let Some(loan) = runtime.loan {
-        loan.rank_kthread();
+    if let Some(iokernel) = runtime.iokernel {
+        iokernel.rank_kthread();
     }
     lease::wait_for_first_core(kthread, runtime);
 }

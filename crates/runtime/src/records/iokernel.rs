@@ -1,5 +1,5 @@
-//! What an IOKernel gives a runtime at registration: the region of shared memory, the doorbell, and
-//! the place at the board.
+//! The IOKernel as a runtime sees it: the region of shared memory, the doorbell that wakes it, and
+//! the place at the board, all of which it sent at the registration.
 
 use core::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering, fence};
 use rustix::fd::{AsRawFd, OwnedFd};
@@ -13,7 +13,7 @@ use tailwater_shm::priority;
 
 /// See the module documentation. Lives as long as the process, also when the IOKernel has ended.
 #[derive(Debug)]
-pub struct Loan {
+pub struct IoKernel {
     /// The runtime's region.
     pub region: Region,
     /// How the IOKernel treats this runtime.
@@ -41,7 +41,7 @@ pub struct Seat {
     pub first: u16,
 }
 
-impl Loan {
+impl IoKernel {
     /// Puts the parts together.
     pub fn new(
         region: Region,
@@ -158,18 +158,18 @@ mod tests {
     use tailwater_shm::layout::{ASLEEP, RegionSpec};
 
     #[test]
-    fn a_renewed_loan_rings_the_new_doorbell_only() {
+    fn an_iokernel_that_came_later_is_woken_by_its_own_doorbell_only() {
         let spec = RegionSpec::new(1, 32 * 1024).unwrap();
         let (region, ..) = Region::create("region", spec, 1_000_000_000).unwrap();
         let [old, new] = [(); 2].map(|()| eventfd(0, EventfdFlags::NONBLOCK).unwrap());
         let heard = [old.try_clone().unwrap(), new.try_clone().unwrap()];
-        let loan = Loan::new(region, ProgramClass::BestEffort, false, 1, old);
-        loan.renew(true, 2, &new).unwrap();
+        let iokernel = IoKernel::new(region, ProgramClass::BestEffort, false, 1, old);
+        iokernel.renew(true, 2, &new).unwrap();
         drop(new);
-        loan.region.asleep().store(ASLEEP, Ordering::Relaxed);
-        loan.ring_doorbell();
+        iokernel.region.asleep().store(ASLEEP, Ordering::Relaxed);
+        iokernel.ring_doorbell();
         assert_eq!(heard.map(|bell| rustix::io::read(&bell, &mut [0; 8]).is_ok()), [false, true]);
-        assert!(loan.managed_cores() == 2 && loan.raise.into_inner());
+        assert!(iokernel.managed_cores() == 2 && iokernel.raise.into_inner());
     }
 
     #[test]
@@ -178,16 +178,16 @@ mod tests {
         let spec = RegionSpec::new(1, 32 * 1024).unwrap();
         let (region, ..) = Region::create("region", spec, 1_000_000_000).unwrap();
         let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        let loan = Loan::new(region, ProgramClass::BestEffort, false, 1, bell);
-        let place = |index| loan.seat(index).map(|(_, place)| place.number());
+        let iokernel = IoKernel::new(region, ProgramClass::BestEffort, false, 1, bell);
+        let place = |index| iokernel.seat(index).map(|(_, place)| place.number());
         assert_eq!(place(0), None);
         for first in [7, 300] {
             let Some(board) = board() else { return eprintln!("skipped: this kernel has no board") };
-            loan.take_seat(Some(Seat { board, first })).unwrap();
+            iokernel.take_seat(Some(Seat { board, first })).unwrap();
             assert_eq!([place(0), place(2)], [Some(first), Some(first + 2)]);
         }
-        loan.take_seat(None).unwrap();
-        assert!(loan.board().is_none());
+        iokernel.take_seat(None).unwrap();
+        assert!(iokernel.board().is_none());
     }
 
     #[test]
@@ -197,14 +197,14 @@ mod tests {
         let doorbell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let heard = doorbell.try_clone().unwrap();
         let rung = || rustix::io::read(&heard, &mut [0; 8]).is_ok();
-        let loan = Loan::new(region, ProgramClass::BestEffort, false, 1, doorbell);
+        let iokernel = IoKernel::new(region, ProgramClass::BestEffort, false, 1, doorbell);
         for asleep in [ASLEEP, ASLEEP_BESIDE_FREE_CORES] {
-            loan.region.asleep().store(asleep, Ordering::Relaxed);
-            loan.ring_doorbell_from_core();
+            iokernel.region.asleep().store(asleep, Ordering::Relaxed);
+            iokernel.ring_doorbell_from_core();
             assert!(rung());
-            loan.end();
-            loan.ring_doorbell_from_core();
-            assert!(!loan.sleeps_beside_free_cores() && !rung());
+            iokernel.end();
+            iokernel.ring_doorbell_from_core();
+            assert!(!iokernel.sleeps_beside_free_cores() && !rung());
         }
     }
 }
