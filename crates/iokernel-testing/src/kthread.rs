@@ -139,14 +139,14 @@ impl RawKthread {
     /// Waits until a core is lent; asleep, after it has let its successor on the last one run.
     fn park(&mut self, successor: NextOwner) {
         let shared = Arc::clone(&self.shared);
-        let slot = &shared.region.kthread(self.index).slot;
+        let parker = &shared.region.kthread(self.index).parker;
         let ranks_differ = shared.region.ranks_differ();
         let began = clock::now();
         let waited_ns = self.clock.to_ns(self.waited);
         let mut yields = priority::yields(shared.class, ranks_differ, successor, waited_ns);
         while !self.shared.stopping() {
             // The ticket before the grant: see `tailwater_shm::park`.
-            let ticket = slot.ticket();
+            let ticket = parker.ticket();
             let (grant, generation) = self.words().grant.0.load();
             if matches!(grant, Grant::Run { .. }) && generation != self.generation {
                 self.generation = generation;
@@ -156,7 +156,7 @@ impl RawKthread {
             }
             if yields > 0 {
                 yields -= 1;
-                slot.let_successor_run();
+                parker.let_successor_run();
             } else if self.sleep(ticket) == Sleep::WakeLost {
                 self.words().status.lost_wakes.fetch_add(1, Ordering::Relaxed);
             }
@@ -164,10 +164,10 @@ impl RawKthread {
     }
 
     fn sleep(&self, ticket: u32) -> Sleep {
-        let slot = &self.words().slot;
+        let parker = &self.words().parker;
         match self.shared.seat(self.index) {
-            Some((board, place)) => slot.wait_at_board(ticket, board, place, NAP),
-            None => slot.wait(ticket, Some(NAP)),
+            Some((board, place)) => parker.wait_at_board(ticket, board, place, NAP),
+            None => parker.wait(ticket, Some(NAP)),
         }
     }
 
@@ -265,9 +265,9 @@ impl RawKthread {
 
 /// Sleeps until the runtime stops, ignoring grants.
 pub(crate) fn sleep_through(shared: &Shared, index: u16) {
-    let slot = &shared.region.kthread(index).slot;
+    let parker = &shared.region.kthread(index).parker;
     while !shared.stopping() {
-        slot.wait(slot.ticket(), Some(NAP));
+        parker.wait(parker.ticket(), Some(NAP));
     }
 }
 

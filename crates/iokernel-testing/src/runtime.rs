@@ -281,7 +281,7 @@ impl Drop for RawRuntime {
         // The registration ends first, so that no kthread waits for a core.
         self.connection = None;
         for index in 0..self.shared.region.spec().kthreads() {
-            self.shared.region.kthread(index).slot.wake_always();
+            self.shared.region.kthread(index).parker.wake_always();
         }
         for thread in self.threads.drain(..) {
             // Fails only if the thread panicked, which it has printed itself.

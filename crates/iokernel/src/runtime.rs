@@ -458,8 +458,8 @@ impl Runtimes {
     ///
     /// # Panics
     /// As [`Self::kthread`].
-    pub(crate) fn slot(&self, id: KthreadId) -> &Parker {
-        &self.kthread(id).0.shared(id.index).slot
+    pub(crate) fn parker(&self, id: KthreadId) -> &Parker {
+        &self.kthread(id).0.shared(id.index).parker
     }
 
     /// As [`Self::kthread`], mutably.

@@ -251,9 +251,9 @@ pub struct KthreadShared {
     trace_head: Padded<AtomicU64>,
     /// Written by the kthread, sampled by the IOKernel.
     pub turn: TurnLine,
-    /// Where the kthread sleeps: its slot among those of the program. Written by it and by the
+    /// Where the kthread sleeps: its parker among those of the program. Written by it and by the
     /// IOKernel, which wakes it.
-    pub slot: Parker,
+    pub parker: Parker,
 }
 
 impl KthreadShared {
@@ -285,7 +285,7 @@ impl KthreadShared {
                 quantum_ns: AtomicU64::new(0),
                 _rest: core::array::from_fn(|_| AtomicU64::new(0)),
             },
-            slot: Parker::new(),
+            parker: Parker::new(),
         }
     }
 
@@ -301,7 +301,7 @@ impl KthreadShared {
             egress_tail: _,
             trace_head: _,
             turn,
-            slot: _,
+            parker: _,
         } = other;
         self.status.take_over(status);
         self.turn.take_over(turn);
@@ -336,7 +336,7 @@ const _: () = {
     assert!(offset_of!(KthreadShared, trace_head) == 320);
     assert!(size_of::<TurnLine>() == 64);
     assert!(offset_of!(KthreadShared, turn) == 384);
-    assert!(offset_of!(KthreadShared, slot) == 448);
+    assert!(offset_of!(KthreadShared, parker) == 448);
 };
 
 /// Numbers that fix a region's layout.

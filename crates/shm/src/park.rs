@@ -268,45 +268,45 @@ mod tests {
 
     #[test]
     fn a_wake_between_ticket_and_wait_is_not_lost() {
-        let slot = Parker::new();
-        let ticket = slot.ticket();
-        slot.wake();
-        assert_eq!(slot.wait(ticket, Some(PATIENCE)), Sleep::Ended);
+        let parker = Parker::new();
+        let ticket = parker.ticket();
+        parker.wake();
+        assert_eq!(parker.wait(ticket, Some(PATIENCE)), Sleep::Ended);
     }
 
     /// Returns how a sleep ends whose word is counted up by `wakes`, without a wake.
     fn sleep_through(wakes: u32) -> Sleep {
-        let slot = Parker::new();
+        let parker = Parker::new();
         let sleep = std::thread::scope(|s| {
             let sleeper = s.spawn(|| {
-                let ticket = slot.ticket();
+                let ticket = parker.ticket();
                 loop {
-                    let sleep = slot.wait(ticket, Some(Duration::from_millis(50)));
+                    let sleep = parker.wait(ticket, Some(Duration::from_millis(50)));
                     if sleep != Sleep::TimedOut {
                         return sleep;
                     }
                 }
             });
-            while !slot.is_asleep() {
+            while !parker.is_asleep() {
                 std::thread::yield_now();
             }
             // Again where it fell between two sleeps: longer apart than one lasts.
             while !sleeper.is_finished() {
-                if slot.is_asleep() {
-                    slot.word.fetch_add(wakes, SeqCst);
+                if parker.is_asleep() {
+                    parker.word.fetch_add(wakes, SeqCst);
                 }
                 std::thread::sleep(Duration::from_millis(120));
             }
             sleeper.join().unwrap()
         });
-        assert!(!slot.is_asleep());
+        assert!(!parker.is_asleep());
         sleep
     }
 
     #[test]
     fn a_time_that_passes_although_its_wake_was_repeated_is_a_lost_wake() {
-        let slot = Parker::new();
-        assert_eq!(slot.wait(slot.ticket(), Some(Duration::from_millis(1))), Sleep::TimedOut);
+        let parker = Parker::new();
+        assert_eq!(parker.wait(parker.ticket(), Some(Duration::from_millis(1))), Sleep::TimedOut);
         let late = Duration::from_micros(60);
         assert_eq!(Parker::judge(REPEATED, late), Sleep::WakeLost);
         assert_eq!(Parker::judge(REPEATED - 1, late), Sleep::Ended);
@@ -331,33 +331,36 @@ mod tests {
     fn a_kthread_at_the_board_is_woken_there_and_at_its_word() {
         let Some(board) = board() else { return };
         let place = Place::new(7).unwrap();
-        let wakes: [fn(&Parker, &Board, Place); 3] =
-            [|_, board, place| board.wake(place), |slot, _, _| slot.wake(), |slot, _, _| slot.wake_always()];
+        let wakes: [fn(&Parker, &Board, Place); 3] = [
+            |_, board, place| board.wake(place),
+            |parker, _, _| parker.wake(),
+            |parker, _, _| parker.wake_always(),
+        ];
         for wake in wakes {
-            let slot = Parker::new();
+            let parker = Parker::new();
             std::thread::scope(|s| {
-                let sleeper = s.spawn(|| slot.wait_at_board(slot.ticket(), &board, place, PATIENCE));
+                let sleeper = s.spawn(|| parker.wait_at_board(parker.ticket(), &board, place, PATIENCE));
                 // Again where it came before the sleep.
                 while !sleeper.is_finished() {
-                    if slot.is_at_board() {
-                        wake(&slot, &board, place);
+                    if parker.is_at_board() {
+                        wake(&parker, &board, place);
                     }
                     std::thread::yield_now();
                 }
                 assert_eq!(sleeper.join().unwrap(), Sleep::Ended);
             });
-            assert!(!slot.is_asleep());
+            assert!(!parker.is_asleep());
         }
     }
 
     #[test]
     fn an_announcement_between_ticket_and_wait_ends_the_wait_at_the_board() {
         let Some(board) = board() else { return };
-        let (slot, place) = (Parker::new(), Place::new(0).unwrap());
-        let ticket = slot.ticket();
-        slot.announce();
-        assert_eq!(slot.wait_at_board(ticket, &board, place, PATIENCE), Sleep::Ended);
-        let sleep = slot.wait_at_board(slot.ticket(), &board, place, Duration::from_millis(1));
+        let (parker, place) = (Parker::new(), Place::new(0).unwrap());
+        let ticket = parker.ticket();
+        parker.announce();
+        assert_eq!(parker.wait_at_board(ticket, &board, place, PATIENCE), Sleep::Ended);
+        let sleep = parker.wait_at_board(parker.ticket(), &board, place, Duration::from_millis(1));
         assert_eq!(sleep, Sleep::TimedOut);
     }
 
@@ -365,9 +368,9 @@ mod tests {
     fn sleepers_that_are_moved_off_the_board_are_woken_at_their_word() {
         use rustix::thread::futex;
         let Some(board) = board() else { return };
-        let (slot, place, elsewhere) = (Parker::new(), Place::new(1).unwrap(), AtomicU32::new(0));
+        let (parker, place, elsewhere) = (Parker::new(), Place::new(1).unwrap(), AtomicU32::new(0));
         std::thread::scope(|s| {
-            let sleeper = s.spawn(|| slot.wait_at_board(slot.ticket(), &board, place, PATIENCE));
+            let sleeper = s.spawn(|| parker.wait_at_board(parker.ticket(), &board, place, PATIENCE));
             // SAFETY: the word lives as long as the board.
             let word = unsafe { board.word(place).as_ref() };
             let moved = || futex::requeue(word, futex::Flags::empty(), 0, 1, &elsewhere) == Ok(1);
@@ -375,7 +378,7 @@ mod tests {
                 assert!(!sleeper.is_finished(), "it did not sleep");
                 std::thread::yield_now();
             }
-            slot.wake();
+            parker.wake();
             assert_eq!(sleeper.join().unwrap(), Sleep::Ended);
         });
     }

@@ -97,13 +97,13 @@ fn a_program_that_moves_all_sleepers_it_can_reach_stops_itself_only() {
     let words: Vec<Words> = offer.files.iter().filter_map(Words::of).collect();
     let (region, _ends) = Region::attach(offer.map()).unwrap();
     let _intruder = offer.take().unwrap();
-    let own = &region.kthread(0).slot;
+    let own = &region.kthread(0).parker;
     let began = Arc::new(AtomicU64::new(0));
     let honest = RawRuntime::start(&target.socket, &RawSpec::new("honest"), |_| {
         Box::new(Echo::watched(Arc::clone(&began)))
     })
     .unwrap();
-    let slot = &honest.shared.region.kthread(0).slot;
+    let parker = &honest.shared.region.kthread(0).parker;
     // Its region, and the board where there is one.
     let (mine, board) = words.split_first().unwrap();
     std::thread::scope(|scope| {
@@ -112,8 +112,8 @@ fn a_program_that_moves_all_sleepers_it_can_reach_stops_itself_only() {
         until("the intruder's own kthread is moved", || mine.move_sleepers() > 0);
         own.wake_always();
         for _ in 0..20 {
-            until("the honest kthread sleeps", || slot.is_asleep());
-            for board in board.iter().filter(|_| slot.is_at_board()) {
+            until("the honest kthread sleeps", || parker.is_asleep());
+            for board in board.iter().filter(|_| parker.is_at_board()) {
                 until("the honest kthread is moved off the board", || board.move_sleepers() > 0);
             }
             mine.move_sleepers();

@@ -145,7 +145,7 @@ fn lend_until(place: &Place, enough: impl Fn() -> bool) -> Generation {
     let words = place.region.kthread(0);
     let lend = |generation| {
         words.grant.0.store(Grant::Run { core: 0 }, generation);
-        words.slot.wake_always();
+        words.parker.wake_always();
     };
     let mut generation = Generation(1);
     lend(generation);

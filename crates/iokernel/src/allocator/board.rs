@@ -21,7 +21,7 @@ use crate::tenant::Work;
 use crate::world::World;
 
 impl Runtime {
-    /// Returns where its kthread sleeps besides its slot.
+    /// Returns where its kthread sleeps besides its parker.
     fn place(&self, kthread: u16) -> Option<Place> {
         Place::new(self.first_place?.checked_add(kthread)?)
     }
@@ -35,17 +35,17 @@ impl Allocator {
         // kthread that sleeps preempts such a program, and Linux's turn for one that is awake comes
         // later.
         let apart = giver.group != taker.group || world.owes_cores(to.runtime, now);
-        let slot = world.runtimes.slot(to);
+        let parker = world.runtimes.parker(to);
         let shared = giver.board.is_some() && giver.board == taker.board;
-        let at_board = slot.is_at_board() && shared;
+        let at_board = parker.is_at_board() && shared;
         let next = match taker.place(to.index) {
             Some(place) if at_board => {
                 // Before the request: see `tailwater_shm::park`.
-                slot.announce();
+                parker.announce();
                 NextOwner::AtBoard { place, apart }
             }
             _ if apart => NextOwner::Apart,
-            _ if slot.is_asleep() => NextOwner::Asleep,
+            _ if parker.is_asleep() => NextOwner::Asleep,
             _ => NextOwner::Awake,
         };
         if giver.knows_board { next } else { next.for_minor_0() }
@@ -83,12 +83,12 @@ impl Allocator {
     /// (2-vCPU VM). The sleepers may belong to another program, so services are exempt.
     #[inline]
     fn wake_by(&self, wake: impl FnOnce(&Parker), world: &mut World, id: KthreadId, now: Cycles) {
-        let slot = world.runtimes.slot(id);
+        let parker = world.runtimes.parker(id);
         if self.class_of(id.runtime) == RuntimeClass::LatencyCritical {
-            return wake(slot);
+            return wake(parker);
         }
         let began = (self.stopwatch)();
-        wake(slot);
+        wake(parker);
         let took = (self.stopwatch)().saturating_sub(began);
         world.charge(id.runtime, Work::Thread, took, now);
     }

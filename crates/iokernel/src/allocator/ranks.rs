@@ -197,19 +197,20 @@ impl Allocator {
     }
 }
 
-/// Returns whether a kthread that has ceded its core still yields to its successor, as its slot
+/// Returns whether a kthread that has ceded its core still yields to its successor, as its parker
 /// says.
 fn is_awake(world: &World, id: KthreadId) -> bool {
     let Some(shared) = words(world, id) else { return false };
-    shared.state.0.load().0 == KthreadState::Parked && !shared.slot.is_asleep()
+    shared.state.0.load().0 == KthreadState::Parked && !shared.parker.is_asleep()
 }
 
 /// Returns whether a withdrawn kthread may be runnable on the managed core that it lost. One that
 /// was moved off competes for the other cores, like the thread of any program.
 fn may_run(world: &World, withdrawn: &Withdrawn) -> bool {
     withdrawn.step != Escalation::Moved
-        && words(world, withdrawn.kthread)
-            .is_some_and(|shared| shared.state.0.load().0 != KthreadState::Parked || !shared.slot.is_asleep())
+        && words(world, withdrawn.kthread).is_some_and(|shared| {
+            shared.state.0.load().0 != KthreadState::Parked || !shared.parker.is_asleep()
+        })
 }
 
 /// Returns the words of a kthread, if there is one of this number.

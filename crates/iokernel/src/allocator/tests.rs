@@ -20,7 +20,7 @@ use tailwater_stats::HandoffKind;
 
 use super::{PollUrgency, Ranks};
 use crate::config::Config;
-use crate::fixture::{Deed, SLOT, Sandbox, UNMANAGED, measure_as};
+use crate::fixture::{Deed, PARKER, Sandbox, UNMANAGED, measure_as};
 use crate::world::Lender;
 use ranks::{contest, ranks, rest};
 
@@ -78,7 +78,7 @@ fn a_free_core_is_bound_granted_and_the_kthread_woken() {
 fn the_request_to_cede_says_whether_the_successor_sleeps() {
     for (asleep, successor) in [(1, NextOwner::Asleep), (0, NextOwner::Awake)] {
         let mut sandbox = busy_batch();
-        sandbox.peer(SERVICE).scribble(SLOT, asleep << 32);
+        sandbox.peer(SERVICE).scribble(PARKER, asleep << 32);
         arrival(&mut sandbox);
         assert_eq!(sandbox.peer(BATCH).grant(0).0, Grant::Cede { successor });
     }

@@ -342,7 +342,7 @@ impl Runtime {
         fence(Ordering::SeqCst);
         for kthread in &self.kthreads {
             kthread.set_core(NO_CORE);
-            kthread.shared.slot.wake_always();
+            kthread.shared.parker.wake_always();
         }
     }
 

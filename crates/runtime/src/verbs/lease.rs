@@ -56,12 +56,12 @@ fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, successor: NextOwn
     let mut yields = runtime.iokernel.map_or(0, |iokernel| {
         priority::yields(iokernel.class, iokernel.region.ranks_differ(), successor, waited_ns)
     });
-    let slot = &kthread.shared.slot;
+    let parker = &kthread.shared.parker;
     // Ends with a grant or with the IOKernel. Spurious wakes repeat.
     loop {
         // The ticket before the grant: see `tailwater_shm::park`. Also before the flag: a new
         // ticket of `orphan` implies what that wrote before, and an old one ends the wait.
-        let ticket = slot.ticket();
+        let ticket = parker.ticket();
         if !runtime.is_attached() {
             return;
         }
@@ -75,7 +75,7 @@ fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, successor: NextOwn
         }
         if yields > 0 {
             yields -= 1;
-            slot.let_successor_run();
+            parker.let_successor_run();
         } else if sleep(kthread, runtime, ticket) == Sleep::WakeLost {
             // Relaxed: a statistic with one writer.
             kthread.shared.status.lost_wakes.fetch_add(1, Relaxed);
@@ -86,15 +86,15 @@ fn wait_for_core(kthread: ThisKthread<'_>, runtime: &Runtime, successor: NextOwn
 /// Sleeps, at the board as well if there is one and sleeps there have not ended too often without a
 /// grant.
 fn sleep(kthread: ThisKthread<'_>, runtime: &Runtime, ticket: u32) -> Sleep {
-    let slot = &kthread.shared.slot;
+    let parker = &kthread.shared.parker;
     let pace = runtime.clock.from_ns(STRAY_PACE_NS);
     let mut strays = kthread.private().strays.get();
     let seat = runtime.iokernel.and_then(|iokernel| iokernel.seat(kthread.index));
     let Some((board, place)) = seat.filter(|_| !strays.is_over(FREE_STRAYS * pace, clock::now())) else {
-        return slot.wait(ticket, Some(BACKSTOP));
+        return parker.wait(ticket, Some(BACKSTOP));
     };
-    let sleep = slot.wait_at_board(ticket, board, place, BACKSTOP);
-    if sleep == Sleep::Ended && slot.ticket() == ticket {
+    let sleep = parker.wait_at_board(ticket, board, place, BACKSTOP);
+    if sleep == Sleep::Ended && parker.ticket() == ticket {
         // No grant came with it.
         strays.charge(pace, 1, clock::now());
         kthread.private().strays.set(strays);

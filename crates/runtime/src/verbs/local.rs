@@ -57,7 +57,7 @@ pub fn work_injected(runtime: &Runtime) {
 #[inline]
 fn wake_one(runtime: &Runtime, fenced: bool) {
     if let Some(index) = runtime.sleepers.claim(fenced) {
-        runtime.kthreads[index].shared.slot.wake();
+        runtime.kthreads[index].shared.parker.wake();
     }
 }
 
@@ -84,21 +84,21 @@ pub fn idle(kthread: ThisKthread<'_>, runtime: &Runtime) -> Option<Runnable> {
         Found::Nothing => {}
     }
     // The ticket before the grant: see `tailwater_shm::park`.
-    let ticket = kthread.shared.slot.ticket();
+    let ticket = kthread.shared.parker.ticket();
     if is_stopped() {
         return None;
     }
     if kthread.index >= MAX_SLEEPERS {
         let timer = until(runtime, next_timer(runtime));
         let sleep = timer.map_or(UNLISTED_SLEEP, |timer| timer.min(UNLISTED_SLEEP));
-        kthread.shared.slot.wait(ticket, Some(sleep));
+        kthread.shared.parker.wait(ticket, Some(sleep));
         return None;
     }
     runtime.sleepers.enter(kthread.index);
     if !any_work_visible(&kthread, runtime, clock::now()) {
         let next = next_timer(runtime);
         kthread.sleeps_until.store(next, Ordering::Relaxed);
-        kthread.shared.slot.wait(ticket, until(runtime, next));
+        kthread.shared.parker.wait(ticket, until(runtime, next));
         kthread.sleeps_until.store(Cycles::MAX, Ordering::Relaxed);
         keep_apart(&kthread, runtime);
     }

@@ -54,7 +54,7 @@ pub fn queue(caller: Option<ThisKthread<'_>>, runtime: &Runtime, runnable: Runna
         // Store-load: the thread in the list before the look at the ticket. A kthread that sleeps
         // takes its ticket before it looks at the list.
         fence(SeqCst);
-        home.shared.slot.wake();
+        home.shared.parker.wake();
     }
     Ok(())
 }

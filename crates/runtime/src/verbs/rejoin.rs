@@ -62,7 +62,7 @@ pub fn all_respond(runtime: &'static Runtime, patience: Duration) -> bool {
             return false;
         }
         for kthread in silent() {
-            kthread.shared.slot.wake_always();
+            kthread.shared.parker.wake_always();
             let _ = kthread.interrupt();
         }
         pause = (pause * 2).min(LAST_PAUSE);
@@ -72,7 +72,7 @@ pub fn all_respond(runtime: &'static Runtime, patience: Duration) -> bool {
 /// Makes a kthread of an orphan come to its scheduler.
 fn order(kthread: &Kthread) {
     kthread.shared.grant.0.store(Grant::Cede { successor: NextOwner::None }, Generation(0));
-    kthread.shared.slot.wake_always();
+    kthread.shared.parker.wake_always();
 }
 
 /// Stops all kthreads; `None` if one of them has not stopped after `patience`. Not on a kthread.
@@ -112,7 +112,7 @@ impl Stopped {
             let held = runtime.hold_region_words();
             // SAFETY: 1. and 2. All kthreads stand at the gate, so none uses an end, writes or
             // sleeps. Other threads write under the lock, and read. One that has claimed a sleeper
-            // before that kthread came to the gate may still count up the word of its slot: in
+            // before that kthread came to the gate may still count up the word of its parker: in
             // either memory a wake that nothing waits for.
             let moved = unsafe { iokernel.region.succeed(next) };
             if matches!(moved, Err(MemoryError::Gone { .. })) {

@@ -1,7 +1,7 @@
 //! The grant protocol under every interleaving loom can make: `RUSTFLAGS="--cfg loom" cargo test -p
 //! tailwater-shm --lib`.
 //!
-//! The words and slots are those that ship. The two parties are the steps of the runtime's `lease`
+//! The words and parkers are those that ship. The two parties are the steps of the runtime's `lease`
 //! module and of the IOKernel's `allocator`, without clocks: a watchdog may fire at any moment
 //! after the condition it watches.
 //!
@@ -33,16 +33,16 @@ impl Core {
     }
 }
 
-/// One kthread's words and its parking slot.
+/// One kthread's words and its parker.
 struct Kthread {
     grant: GrantWord,
     state: StateWord,
-    slot: Parker,
+    parker: Parker,
 }
 
 impl Kthread {
     fn parked() -> Self {
-        Self { grant: GrantWord::new(), state: StateWord::new(), slot: Parker::new() }
+        Self { grant: GrantWord::new(), state: StateWord::new(), parker: Parker::new() }
     }
 
     /// Returns a kthread in the tenancy `G1`.
@@ -62,7 +62,7 @@ impl Kthread {
     /// `lease::wait_for_core`, without a successor on the way.
     fn wait_for_core(&self, last: Generation) -> Generation {
         loop {
-            let ticket = self.slot.ticket();
+            let ticket = self.parker.ticket();
             let seen = self.grant.load();
             if let (Grant::Run { .. }, generation) = seen
                 && generation != last
@@ -75,7 +75,7 @@ impl Kthread {
                 self.state.set_parked(generation);
                 continue;
             }
-            self.slot.wait(ticket, None);
+            self.parker.wait(ticket, None);
         }
     }
 }
@@ -106,9 +106,9 @@ impl Machine {
     /// Starts the kthread that gets the core: it sleeps, or is about to; runs; and ends.
     fn successor(self: &Arc<Self>) -> thread::JoinHandle<()> {
         let machine = Arc::clone(self);
-        let ticket = machine.new.slot.ticket();
+        let ticket = machine.new.parker.ticket();
         thread::spawn(move || {
-            machine.new.slot.wait(ticket, None);
+            machine.new.parker.wait(ticket, None);
             assert_eq!(machine.new.wait_for_core(G0), G1);
             machine.core.run();
         })
@@ -123,7 +123,7 @@ impl Machine {
     /// `allocator::progress`, up to the wake of the successor.
     fn hand_on(&self) {
         await_state(&self.old, KthreadState::Parked, G1);
-        self.new.slot.wake();
+        self.new.parker.wake();
     }
 
     /// `allocator::progress`: follows the hand-off to its end.
@@ -210,13 +210,13 @@ fn a_successor_that_is_announced_is_woken_by_the_kthread_that_cedes() {
                 let (Grant::Cede { successor }, _) = machine.old.grant.load() else { unreachable!() };
                 assert!(successor.place().is_some());
                 machine.old.state.set_passed(G1);
-                machine.new.slot.wake_at_board();
+                machine.new.parker.wake_at_board();
             }
         });
         // `allocator::board::next_owner`, in `begin_move`: the grant, the announcement, the
         // request.
         machine.new.grant.store(Grant::Run { core: 1 }, G1);
-        machine.new.slot.announce();
+        machine.new.parker.announce();
         let place = Place::new(0).unwrap();
         machine.old.grant.store(Grant::Cede { successor: NextOwner::AtBoard { place, apart: false } }, G1);
         await_state(&machine.old, KthreadState::Parked, G1);
@@ -266,7 +266,7 @@ fn stray_wakes_start_no_kthread_without_a_grant_and_cost_none_a_wake() {
         let granted = Arc::new(AtomicU32::new(0));
         let stranger = thread::spawn({
             let machine = Arc::clone(&machine);
-            move || machine.new.slot.wake()
+            move || machine.new.parker.wake()
         });
         let successor = thread::spawn({
             let (machine, granted) = (Arc::clone(&machine), Arc::clone(&granted));
@@ -309,7 +309,7 @@ fn words_of_another_generation_neither_take_nor_end_a_tenancy() {
         old.grant.store(Grant::Cede { successor: NextOwner::None }, G1);
         await_state(old, KthreadState::Parked, G1);
         old.grant.store(Grant::Run { core: 1 }, G2);
-        old.slot.wake();
+        old.parker.wake();
         await_state(old, KthreadState::Idle, G2);
         assert!(!old.state.try_take(G1), "a stale decision took the core of a later tenancy");
         assert!(old.state.try_take(G2));
@@ -340,7 +340,7 @@ fn a_kthread_that_starts_too_late_ends_in_the_tenancy_the_iokernel_means() {
         });
         let old = &machine.old;
         old.grant.store(Grant::Run { core: 1 }, G1);
-        old.slot.wake();
+        old.parker.wake();
         old.grant.store(Grant::Cede { successor: NextOwner::None }, G1);
         // The pause before the next attempt (10 ms) has the effect of this fence.
         fence(Ordering::SeqCst);
@@ -348,12 +348,12 @@ fn a_kthread_that_starts_too_late_ends_in_the_tenancy_the_iokernel_means() {
             spin_hint();
         }
         old.grant.store(Grant::Run { core: 1 }, G2);
-        old.slot.wake();
+        old.parker.wake();
         await_state(old, KthreadState::Running, G2);
         old.grant.store(Grant::Cede { successor: NextOwner::None }, G2);
         await_state(old, KthreadState::Parked, G2);
         old.grant.store(Grant::Run { core: 1 }, END);
-        old.slot.wake();
+        old.parker.wake();
         kthread.join().unwrap();
     });
 }

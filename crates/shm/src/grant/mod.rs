@@ -253,7 +253,7 @@ impl Default for GrantWord {
 /// The state that a kthread reports.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KthreadState {
-    /// Asleep on its parking slot, or about to be: it will not touch the core again in this
+    /// Asleep on its parker, or about to be: it will not touch the core again in this
     /// tenancy.
     Parked,
     /// Running user threads.

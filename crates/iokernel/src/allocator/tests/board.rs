@@ -6,7 +6,7 @@ use super::*;
 
 /// A kthread of [`SERVICE`] sleeps at the board; something arrives for it.
 fn asked_to_pass(sandbox: &mut Sandbox) -> u32 {
-    sandbox.peer(SERVICE).scribble(SLOT, 2 << 32);
+    sandbox.peer(SERVICE).scribble(PARKER, 2 << 32);
     let ticket = sandbox.peer(SERVICE).ticket(0);
     arrival(sandbox);
     ticket
@@ -20,7 +20,7 @@ fn told(sandbox: &mut Sandbox) -> NextOwner {
 /// The core goes from the batch job to the service, which starts, and back.
 fn there_and_back(sandbox: &mut Sandbox) {
     assert!(sandbox.peer(SERVICE).obey(0), "the service starts");
-    sandbox.peer(SERVICE).scribble(SLOT, 0);
+    sandbox.peer(SERVICE).scribble(PARKER, 0);
     sandbox.pass(100);
     sandbox.peer(SERVICE).park(0);
     sandbox.settle();
@@ -60,7 +60,7 @@ fn one_that_cedes_without_the_promise_leaves_the_wake_to_the_iokernel() {
 #[test]
 fn a_promise_without_a_request_leaves_the_wake_to_the_iokernel() {
     let mut sandbox = busy_batch();
-    sandbox.peer(SERVICE).scribble(SLOT, 1 << 32);
+    sandbox.peer(SERVICE).scribble(PARKER, 1 << 32);
     let ticket = sandbox.peer(SERVICE).ticket(0);
     arrival(&mut sandbox);
     assert_eq!(told(&mut sandbox), NextOwner::Asleep);
@@ -102,7 +102,7 @@ fn a_promise_for_a_tenancy_that_is_taken_back_is_judged_by_the_time_and_not_by_t
 fn a_victim_that_parked_unasked_has_promised_nothing() {
     let mut sandbox = busy_batch();
     sandbox.peer(BATCH).pass(0);
-    sandbox.peer(SERVICE).scribble(SLOT, 2 << 32);
+    sandbox.peer(SERVICE).scribble(PARKER, 2 << 32);
     arrival(&mut sandbox);
     sandbox.pass(100);
     assert_eq!(sandbox.world.stats.cores.board_wakes.get(), 0);
@@ -122,7 +122,7 @@ fn a_program_of_the_first_minor_version_is_told_nothing_of_the_board() {
     for (asleep, successor) in [(2, NextOwner::Asleep), (0, NextOwner::Awake)] {
         let mut sandbox = busy_batch();
         sandbox.world.runtimes.get_mut(RuntimeId(BATCH)).unwrap().knows_board = false;
-        sandbox.peer(SERVICE).scribble(SLOT, asleep << 32);
+        sandbox.peer(SERVICE).scribble(PARKER, asleep << 32);
         arrival(&mut sandbox);
         assert_eq!(told(&mut sandbox), successor);
     }
@@ -133,7 +133,7 @@ fn programs_of_different_groups_do_not_yield_to_each_other() {
     for (asleep, successor) in [(2, sleeper(64, true)), (1, NextOwner::Apart), (0, NextOwner::Apart)] {
         let mut sandbox = busy_batch();
         sandbox.world.runtimes.get_mut(RuntimeId(SERVICE)).unwrap().group = 1;
-        sandbox.peer(SERVICE).scribble(SLOT, asleep << 32);
+        sandbox.peer(SERVICE).scribble(PARKER, asleep << 32);
         arrival(&mut sandbox);
         assert_eq!(told(&mut sandbox), successor);
     }
