@@ -40,12 +40,12 @@ fn no_program_gets_the_mac_address_of_linux_behind_the_tap_device() {
         let tap = Box::new(TapPort::new("tw-test0", HOST));
         let bench = Bench::start(|config| socket.clone_from(&config.socket), vec![tap]);
         let connection = dial(&socket);
-        let wish = format!(
+        let request = format!(
             r#"{{"register": {{"version": {VERSION}, "name": "mallory", "kthreads": 1, "guaranteed": 0,
                 "class": "latency-critical", "ring-bytes": 32768, "ip": null, "mac": {:?}}}}}"#,
             mac_of_linux()
         );
-        rustix::net::send(&connection, wish.as_bytes(), SendFlags::NOSIGNAL).unwrap();
+        rustix::net::send(&connection, request.as_bytes(), SendFlags::NOSIGNAL).unwrap();
         let (answer, _) = control::receive::<ServerMessage>(&connection).unwrap();
         let ServerMessage::Refused { why } = answer else { panic!("{answer:?}") };
         assert!(why.contains("unknown field `mac`"), "{why}");
@@ -72,7 +72,7 @@ fn another_user_registers_what_a_grant_permits_and_no_more() {
     std::fs::write(&file, grant).unwrap();
     let target = Target::start_command_with(&["--config", file.to_str().unwrap()]);
     // Each is offered a place and does not take it.
-    let ask = |wish: &Register| match register(&target.socket, wish) {
+    let ask = |request: &Register| match register(&target.socket, request) {
         Ok(offer) => Ok(offer),
         Err(RawError::Refused(why)) => Err(why),
         Err(other) => panic!("{other}"),
@@ -80,7 +80,7 @@ fn another_user_registers_what_a_grant_permits_and_no_more() {
     let guaranteed = |guaranteed, name| Register { guaranteed, ..batch(name) };
     let at = |host: [u8; 4]| Register { ip: Some(host.into()), ..batch("m-1") };
     let attack = || {
-        for (wish, words) in [
+        for (request, words) in [
             (batch("web"), "adds it to `names` of [[grant]] 1"),
             (
                 Register { class: ProgramClass::LatencyCritical, ..batch("m-1") },
@@ -88,7 +88,7 @@ fn another_user_registers_what_a_grant_permits_and_no_more() {
             ),
             (at([10, 77, 2, 1]), "choose one of 10.77.1.0/24, or none"),
         ] {
-            let why = ask(&wish).expect_err(words);
+            let why = ask(&request).expect_err(words);
             assert!(why.contains(words) && why.contains("tailwater.toml"), "{words:?}: {why}");
         }
         let first = ask(&at([10, 77, 1, 1])).unwrap();

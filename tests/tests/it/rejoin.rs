@@ -45,8 +45,8 @@ impl Listener {
         loop {
             let control = self.accept();
             match control::receive_bare(&control) {
-                Ok(ClientMessage::Register(wish)) => {
-                    if let Some(place) = Place::new(control, wish.kthreads, wish.ring_bytes) {
+                Ok(ClientMessage::Register(request)) => {
+                    if let Some(place) = Place::new(control, request.kthreads, request.ring_bytes) {
                         return place;
                     }
                 }

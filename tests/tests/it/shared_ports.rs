@@ -383,9 +383,9 @@ fn ports_of_an_instance_that_ends_or_is_refused_are_not_left_to_the_programs_oth
     let _iokernel = scene.iokernel(WORDS, &[]);
     let ask = |listen: &str| {
         let listen = vec![listen.parse().expect("a port")];
-        let wish = RawSpec::new("mine").best_effort().register;
-        let wish = Register { listen, instance: Instance::Latest, ..wish };
-        scene.here.inside(|| Offer::ask(&scene.socket, &wish)).expect("a place")
+        let request = RawSpec::new("mine").best_effort().register;
+        let request = Register { listen, instance: Instance::Latest, ..request };
+        scene.here.inside(|| Offer::ask(&scene.socket, &request)).expect("a place")
     };
     let is_free = |port| scene.here.inside(|| TcpListener::bind((SHARED, port)).is_ok());
     let _first = ask("tcp:7").take().expect("it is registered");

@@ -322,8 +322,8 @@ fn users_whom_a_grant_does_not_name_have_an_account_in_common() {
     fs::write(&file, grants).unwrap();
     let target = Target::start_command_with(&["--config", file.to_str().unwrap()]);
     let ask = |number: u32| {
-        let wish = RawSpec::new(&format!("m-{number}")).best_effort().register;
-        Offer::ask(&target.socket, &wish).map(drop)
+        let request = RawSpec::new(&format!("m-{number}")).best_effort().register;
+        Offer::ask(&target.socket, &request).map(drop)
     };
     let users = AtomicU32::new(61_000);
     let why = one_too_many(|| {
@@ -356,22 +356,22 @@ fn questions_of_ever_new_users_whom_a_grant_does_not_name_are_paid_for_together(
 fn registrations_without_end_are_refused_to_a_user_without_rights_and_to_no_other() {
     let folder = tempfile::tempdir().unwrap();
     let Some(target) = target(folder.path()) else { return };
-    let wish = |number: u32| RawSpec::new(&format!("m-{number}")).best_effort().register;
+    let request = |number: u32| RawSpec::new(&format!("m-{number}")).best_effort().register;
     let ask_until_refused = || {
         let number = AtomicU32::new(0);
         let why = one_too_many(|| {
             let number = number.fetch_add(1, Ordering::Relaxed);
-            Offer::ask(&target.socket, &wish(number)).map(drop)
+            Offer::ask(&target.socket, &request(number)).map(drop)
         });
         assert!(why.contains(&format!("user {MALLORY}")) && why.contains("permitted in"), "{why}");
     };
     as_user(MALLORY, ask_until_refused).unwrap();
     // Root may as often as it likes.
     for number in 0..50 {
-        drop(Offer::ask(&target.socket, &wish(number)).unwrap());
+        drop(Offer::ask(&target.socket, &request(number)).unwrap());
     }
     // It asks without a pause.
     until("the user is offered places again", || {
-        as_user(MALLORY, || Offer::ask(&target.socket, &wish(0)).is_ok()) == Some(true)
+        as_user(MALLORY, || Offer::ask(&target.socket, &request(0)).is_ok()) == Some(true)
     });
 }

@@ -100,7 +100,7 @@ impl From<usize> for Priorities {
 
 /// What is requested, by who decided it; and which policy is in force.
 #[derive(Debug)]
-struct Wishes {
+struct CoreRequests {
     by_program: Priorities,
     by_policy: Priorities,
     /// Exclusive threads, for each of which a core is requested at priority 0.
@@ -109,9 +109,9 @@ struct Wishes {
     policy: u64,
 }
 
-static WISHES: SpinLock<Wishes> = SpinLock::new(Wishes::NONE);
+static CORE_REQUESTS: SpinLock<CoreRequests> = SpinLock::new(CoreRequests::NONE);
 
-impl Wishes {
+impl CoreRequests {
     const NONE: Self =
         Self { by_program: Priorities::NONE, by_policy: Priorities::NONE, exclusive: 0, policy: 0 };
 
@@ -147,12 +147,12 @@ impl Wishes {
 
 /// Changes what is requested, and publishes the sum. The lock is free before the doorbell rings,
 /// which is a system call: others spin for it with preemption off.
-fn publish<T>(change: impl FnOnce(&mut Wishes) -> T) -> T {
+fn publish<T>(change: impl FnOnce(&mut CoreRequests) -> T) -> T {
     let runtime = runtime();
-    let mut wishes = WISHES.lock();
-    let changed = change(&mut wishes);
-    let is_new = runtime.publish_requests(u64::from_le_bytes(wishes.sum().0));
-    drop(wishes);
+    let mut requests = CORE_REQUESTS.lock();
+    let changed = change(&mut requests);
+    let is_new = runtime.publish_requests(u64::from_le_bytes(requests.sum().0));
+    drop(requests);
     if is_new {
         runtime.ring_doorbell();
     }
@@ -189,12 +189,12 @@ pub fn held() -> Vec<usize> {
 /// If there is no runtime.
 pub fn request(cores: impl Into<Priorities>) {
     let cores = cores.into();
-    publish(|wishes| wishes.by_program = cores);
+    publish(|requests| requests.by_program = cores);
 }
 
 /// Requests cores for this many more exclusive threads.
 pub(crate) fn request_exclusive(more: isize) {
-    publish(|wishes| wishes.exclusive = wishes.exclusive.saturating_add_signed(more));
+    publish(|requests| requests.exclusive = requests.exclusive.saturating_add_signed(more));
 }
 
 /// Returns what the program requests: by [`request`], by its policy, and for its
@@ -234,24 +234,24 @@ mod tests {
     }
     #[test]
     fn only_the_latest_policy_decides_and_what_it_requested_ends_with_it() {
-        let mut wishes = Wishes { by_program: Priorities::from(1), ..Wishes::NONE };
-        let total = |wishes: &Wishes| wishes.sum().total();
-        wishes.end_policy(None);
-        assert!(!wishes.decide(wishes.policy + 1, Priorities::from(9)), "none is in force");
-        let first = wishes.begin_policy();
-        assert!(wishes.decide(first, Priorities::from(2)));
-        let second = wishes.begin_policy();
-        assert_eq!(total(&wishes), 3, "until the second one decides");
-        assert!(!wishes.decide(first, Priorities::from(9)));
-        wishes.end_policy(Some(first));
-        assert!(wishes.decide(second, Priorities::from(4)));
-        assert_eq!(total(&wishes), 5);
-        wishes.end_policy(Some(second));
-        assert_eq!(total(&wishes), 1);
-        assert!(!wishes.decide(second, Priorities::from(4)));
-        let third = wishes.begin_policy();
-        assert!(wishes.decide(third, Priorities::from(1)));
-        wishes.end_policy(None);
-        assert_eq!(total(&wishes), 1);
+        let mut requests = CoreRequests { by_program: Priorities::from(1), ..CoreRequests::NONE };
+        let total = |requests: &CoreRequests| requests.sum().total();
+        requests.end_policy(None);
+        assert!(!requests.decide(requests.policy + 1, Priorities::from(9)), "none is in force");
+        let first = requests.begin_policy();
+        assert!(requests.decide(first, Priorities::from(2)));
+        let second = requests.begin_policy();
+        assert_eq!(total(&requests), 3, "until the second one decides");
+        assert!(!requests.decide(first, Priorities::from(9)));
+        requests.end_policy(Some(first));
+        assert!(requests.decide(second, Priorities::from(4)));
+        assert_eq!(total(&requests), 5);
+        requests.end_policy(Some(second));
+        assert_eq!(total(&requests), 1);
+        assert!(!requests.decide(second, Priorities::from(4)));
+        let third = requests.begin_policy();
+        assert!(requests.decide(third, Priorities::from(1)));
+        requests.end_policy(None);
+        assert_eq!(total(&requests), 1);
     }
 }

@@ -4,7 +4,7 @@
 //! no core from the program's threads, and a program that idles is not lent a core for it. There is
 //! at most one policy. Each has a number, and one that is not the latest ends.
 
-use super::{Load, LoadMeter, Priorities, WISHES, publish};
+use super::{CORE_REQUESTS, Load, LoadMeter, Priorities, publish};
 use crate::blocking;
 use crate::records::runtime::runtime;
 use core::time::Duration;
@@ -115,14 +115,14 @@ pub fn set_policy(policy: impl CorePolicy) -> Result<(), CorePolicyError> {
         let value = format!("{interval:?}");
         return Err(CorePolicyError::OutOfRange { setting: "interval", value, range: "1 ms to 10 s" });
     }
-    let number = WISHES.lock().begin_policy();
+    let number = CORE_REQUESTS.lock().begin_policy();
     let name = "tailwater/cores".to_owned();
     // Started by a thread off the managed cores: a thread inherits its starter's.
     let started = blocking(move || {
         std::thread::Builder::new().name(name).spawn(move || run(policy, interval, number)).map(drop)
     });
     if started.is_err() {
-        publish(|wishes| wishes.end_policy(Some(number)));
+        publish(|requests| requests.end_policy(Some(number)));
     }
     Ok(started?)
 }
@@ -142,7 +142,7 @@ pub fn set_policy(policy: impl CorePolicy) -> Result<(), CorePolicyError> {
 /// }
 /// ```
 pub fn clear_policy() {
-    publish(|wishes| wishes.end_policy(None));
+    publish(|requests| requests.end_policy(None));
 }
 
 /// Returns an error if requests for cores can have no effect.
@@ -178,12 +178,12 @@ fn run(mut policy: impl CorePolicy, interval: Duration, number: u64) {
             let nap = left.min(NAP);
             std::thread::sleep(nap);
             left -= nap;
-            if WISHES.lock().policy != number {
+            if CORE_REQUESTS.lock().policy != number {
                 return;
             }
         }
         let cores = policy.cores(&meter.load());
-        if !publish(|wishes| wishes.decide(number, cores)) {
+        if !publish(|requests| requests.decide(number, cores)) {
             return;
         }
     }
@@ -194,7 +194,7 @@ struct End(u64);
 
 impl Drop for End {
     fn drop(&mut self) {
-        publish(|wishes| wishes.end_policy(Some(self.0)));
+        publish(|requests| requests.end_policy(Some(self.0)));
     }
 }
 

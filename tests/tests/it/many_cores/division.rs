@@ -75,11 +75,11 @@ fn a_program_is_granted_both_hyperthreads_of_cores_on_one_socket() {
     drop(large);
     until("it has left", || bench.registered() == 0);
     // Eight programs on seven cores: six have one each, two a hyperthread of the last.
-    let wishes = [2, 2, 2, 2, 2, 2, 1, 1];
+    let requests = [2, 2, 2, 2, 2, 2, 1, 1];
     let mut jobs: Vec<Role> = Vec::new();
-    for (number, &cores) in wishes.iter().enumerate() {
+    for (number, &cores) in requests.iter().enumerate() {
         jobs.push(start(number, cores as usize));
-        await_division(&bench, &jobs, &wishes[..=number]);
+        await_division(&bench, &jobs, &requests[..=number]);
     }
     for job in &mut jobs[..6] {
         let held = cores(job);
