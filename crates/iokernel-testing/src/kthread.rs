@@ -165,7 +165,7 @@ impl RawKthread {
 
     fn sleep(&self, ticket: u32) -> Sleep {
         let parker = &self.words().parker;
-        match self.shared.seat(self.index) {
+        match self.shared.wake_place(self.index) {
             Some((board, place)) => parker.wait_at_board(ticket, board, place, NAP),
             None => parker.wait(ticket, Some(NAP)),
         }
@@ -242,7 +242,7 @@ impl RawKthread {
         // Relaxed: published by `Parked`.
         self.words().status.ceded.store(clock::now(), Ordering::Relaxed);
         let successor = self.successor();
-        match (successor.place(), self.shared.seat(self.index)) {
+        match (successor.place(), self.shared.wake_place(self.index)) {
             (Some(place), Some((board, _))) => {
                 self.words().state.0.set_passed(self.generation);
                 board.wake(place);
@@ -295,7 +295,7 @@ pub(crate) fn raw_kthread(ring_bytes: u32) -> (RawKthread, IoKernelEnds) {
         welcome,
         class: ProgramClass::LatencyCritical,
         doorbell: eventfd(0, EventfdFlags::NONBLOCK).unwrap(),
-        seat: None,
+        wake_places: None,
         stop: AtomicBool::new(false),
         spin_us: 0,
         idle_us: 0,

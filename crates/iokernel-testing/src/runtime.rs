@@ -7,7 +7,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::Duration;
-use tailwater_shm::board::Board;
+use tailwater_shm::board::WakeBoard;
 use tailwater_shm::control::{
     self, ClientMessage, ControlError, Instance, ProgramClass, Register, ServerMessage, Welcome,
 };
@@ -180,15 +180,15 @@ impl RawRuntime {
         let mut files = files.into_iter();
         let mut next = || files.next().expect("counted by `register`");
         let (region, doorbell) = (next(), next());
-        let board = files.next().map(Board::map).transpose()?.flatten();
-        let seat = board.zip(welcome.place);
+        let board = files.next().map(WakeBoard::map).transpose()?.flatten();
+        let wake_places = board.zip(welcome.place);
         let (region, ends) = Region::attach(Mapping::new(region, "region")?)?;
         let shared = Arc::new(Shared {
             region,
             welcome,
             class: spec.register.class,
             doorbell,
-            seat,
+            wake_places,
             stop: AtomicBool::new(false),
             spin_us: spec.spin_us,
             idle_us: spec.idle_us,

@@ -2,7 +2,7 @@
 
 use rustix::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering, fence};
-use tailwater_shm::board::{Board, Place};
+use tailwater_shm::board::{WakeBoard, WakePlace};
 use tailwater_shm::control::{ProgramClass, Welcome};
 use tailwater_shm::layout::{AWAKE, Region};
 
@@ -16,7 +16,7 @@ pub struct Shared {
     pub(crate) class: ProgramClass,
     pub(crate) doorbell: OwnedFd,
     /// Where its kthreads wake those of others and sleep, and the place of the first.
-    pub(crate) seat: Option<(Board, u16)>,
+    pub(crate) wake_places: Option<(WakeBoard, u16)>,
     pub(crate) stop: AtomicBool,
     pub(crate) spin_us: u64,
     pub(crate) idle_us: u64,
@@ -36,9 +36,9 @@ impl Shared {
     }
 
     /// Returns the board and the place of kthread `index` there.
-    pub fn seat(&self, index: u16) -> Option<(&Board, Place)> {
-        let (board, first) = self.seat.as_ref()?;
-        Some((board, Place::new(first.checked_add(index)?)?))
+    pub fn wake_place(&self, index: u16) -> Option<(&WakeBoard, WakePlace)> {
+        let (board, first) = self.wake_places.as_ref()?;
+        Some((board, WakePlace::new(first.checked_add(index)?)?))
     }
 
     /// Returns whether the runtime is ending.

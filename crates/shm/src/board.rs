@@ -1,9 +1,9 @@
 //! The board: where the kthread that cedes a core wakes the one that gets it.
 //!
 //! A memory file of the IOKernel's for each user, mapped by all programs of that user, for reading
-//! only: a word for each kthread, its [`Place`]. All words are zero for ever, and no program reads
-//! them: they are names at which kthreads sleep. A kthread that waits for a core sleeps at two
-//! words at once (futex_waitv(2)), that of its own [`Parker`](crate::park::Parker), which the
+//! only: a word for each kthread, its [`WakePlace`]. All words are zero for ever, and no program
+//! reads them: they are names at which kthreads sleep. A kthread that waits for a core sleeps at
+//! two words at once (futex_waitv(2)), that of its own [`Parker`](crate::park::Parker), which the
 //! IOKernel wakes, and that of its place. The request to cede names the place of the next owner
 //! ([`NextOwner::AtBoard`](crate::NextOwner)), and the kthread that cedes wakes it there. Both are
 //! bound to the same core, so that the wake is no interrupt between cores: on a 2-vCPU VM it takes
@@ -38,9 +38,9 @@ const LEN: usize = PLACES as usize * size_of::<AtomicU32>();
 
 /// The place of one kthread at the board, below [`PLACES`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place(u16);
+pub struct WakePlace(u16);
 
-impl Place {
+impl WakePlace {
     /// Returns the place with this number; `None` if there is none.
     #[must_use]
     pub const fn new(number: u16) -> Option<Self> {
@@ -71,9 +71,9 @@ pub fn create() -> Result<Option<OwnedFd>, MemoryError> {
 
 /// A board, mapped for reading.
 #[derive(Debug)]
-pub struct Board(Mapping);
+pub struct WakeBoard(Mapping);
 
-impl Board {
+impl WakeBoard {
     /// Maps the board; `None` where Linux lets no thread sleep at two words (before 5.16, or in a
     /// sandbox that refuses futex_waitv(2)).
     ///
@@ -100,7 +100,7 @@ impl Board {
     }
 
     /// Wakes the kthread that sleeps at this place: one system call, whether there is one or not.
-    pub fn wake(&self, place: Place) {
+    pub fn wake(&self, place: WakePlace) {
         // SAFETY: as in `word`; the reference is to an atomic that lives as long as the mapping.
         let word = unsafe { self.word(place).as_ref() };
         // Fails if a thread waits there in another way than kthreads do (`FUTEX_WAIT_REQUEUE_PI`).
@@ -108,9 +108,9 @@ impl Board {
     }
 
     /// Returns the address of the word of this place.
-    pub(crate) fn word(&self, place: Place) -> NonNull<AtomicU32> {
+    pub(crate) fn word(&self, place: WakePlace) -> NonNull<AtomicU32> {
         let first = self.0.base().cast::<AtomicU32>();
-        // SAFETY: `Place` is below `PLACES`, and the mapping has as many words.
+        // SAFETY: `WakePlace` is below `PLACES`, and the mapping has as many words.
         let word = unsafe { first.add(usize::from(place.0)) };
         NonNull::new(word).expect("a mapping has an address")
     }
@@ -147,12 +147,12 @@ mod tests {
     #[test]
     fn a_file_of_another_length_is_no_board() {
         let file = memory::create("tailwater-test", 8192).unwrap();
-        assert!(matches!(Board::map(&file), Err(MemoryError::WrongSize { what: "board", .. })));
+        assert!(matches!(WakeBoard::map(&file), Err(MemoryError::WrongSize { what: "board", .. })));
     }
 
     #[test]
     fn there_are_as_many_places_as_words() {
-        assert_eq!(Place::new(PLACES), None);
-        assert_eq!(Place::new(PLACES - 1).map(Place::number), Some(PLACES - 1));
+        assert_eq!(WakePlace::new(PLACES), None);
+        assert_eq!(WakePlace::new(PLACES - 1).map(WakePlace::number), Some(PLACES - 1));
     }
 }

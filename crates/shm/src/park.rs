@@ -45,7 +45,7 @@
 //! Without an IOKernel the same words, in private memory, are woken by other kthreads of the
 //! program.
 
-use crate::board::{Board, Place};
+use crate::board::{WakeBoard, WakePlace};
 use crate::sync::{AtomicU32, Ordering, fence};
 use std::time::{Duration, Instant};
 
@@ -131,7 +131,13 @@ impl Parker {
     }
 
     /// As [`wait`](Self::wait), also until a wake at this place of the board.
-    pub fn wait_at_board(&self, ticket: u32, board: &Board, place: Place, timeout: Duration) -> Sleep {
+    pub fn wait_at_board(
+        &self,
+        ticket: u32,
+        board: &WakeBoard,
+        place: WakePlace,
+        timeout: Duration,
+    ) -> Sleep {
         self.sleep(ASLEEP_AT_BOARD, ticket, Some(timeout), || self.futex_waitv(ticket, board, place, timeout))
     }
 
@@ -183,13 +189,13 @@ impl Parker {
 
     /// Returns whether the time has passed.
     #[cfg(loom)]
-    fn futex_waitv(&self, ticket: u32, _board: &Board, _place: Place, timeout: Duration) -> bool {
+    fn futex_waitv(&self, ticket: u32, _board: &WakeBoard, _place: WakePlace, timeout: Duration) -> bool {
         self.futex_wait(ticket, Some(timeout))
     }
 
     /// Returns whether the time has passed.
     #[cfg(not(loom))]
-    fn futex_waitv(&self, ticket: u32, board: &Board, place: Place, timeout: Duration) -> bool {
+    fn futex_waitv(&self, ticket: u32, board: &WakeBoard, place: WakePlace, timeout: Duration) -> bool {
         use rustix::thread::futex::{self, Wait, WaitFlags, WaitPtr};
         use rustix::time::{ClockId, clock_gettime};
         let at = |word: *const AtomicU32, value: u32| {
@@ -319,8 +325,8 @@ mod tests {
     }
 
     /// Returns a board; none where this kernel has none.
-    fn board() -> Option<Board> {
-        let board = crate::board::create().unwrap().and_then(|file| Board::map(file).unwrap());
+    fn board() -> Option<WakeBoard> {
+        let board = crate::board::create().unwrap().and_then(|file| WakeBoard::map(file).unwrap());
         if board.is_none() {
             eprintln!("skipped: this kernel has no board (Linux 5.16)");
         }
@@ -330,8 +336,8 @@ mod tests {
     #[test]
     fn a_kthread_at_the_board_is_woken_there_and_at_its_word() {
         let Some(board) = board() else { return };
-        let place = Place::new(7).unwrap();
-        let wakes: [fn(&Parker, &Board, Place); 3] = [
+        let place = WakePlace::new(7).unwrap();
+        let wakes: [fn(&Parker, &WakeBoard, WakePlace); 3] = [
             |_, board, place| board.wake(place),
             |parker, _, _| parker.wake(),
             |parker, _, _| parker.wake_always(),
@@ -356,7 +362,7 @@ mod tests {
     #[test]
     fn an_announcement_between_ticket_and_wait_ends_the_wait_at_the_board() {
         let Some(board) = board() else { return };
-        let (parker, place) = (Parker::new(), Place::new(0).unwrap());
+        let (parker, place) = (Parker::new(), WakePlace::new(0).unwrap());
         let ticket = parker.ticket();
         parker.announce();
         assert_eq!(parker.wait_at_board(ticket, &board, place, PATIENCE), Sleep::Ended);
@@ -368,7 +374,7 @@ mod tests {
     fn sleepers_that_are_moved_off_the_board_are_woken_at_their_word() {
         use rustix::thread::futex;
         let Some(board) = board() else { return };
-        let (parker, place, elsewhere) = (Parker::new(), Place::new(1).unwrap(), AtomicU32::new(0));
+        let (parker, place, elsewhere) = (Parker::new(), WakePlace::new(1).unwrap(), AtomicU32::new(0));
         std::thread::scope(|s| {
             let sleeper = s.spawn(|| parker.wait_at_board(parker.ticket(), &board, place, PATIENCE));
             // SAFETY: the word lives as long as the board.

@@ -189,7 +189,7 @@ fn set_attributes(tid: i32, attributes: &libc::sched_attr) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::board::Place;
+    use crate::board::WakePlace;
 
     /// The policy of the calling thread.
     fn policy() -> i32 {
@@ -231,7 +231,7 @@ mod tests {
             assert_eq!([of(NextOwner::None, u64::MAX), of(NextOwner::Asleep, u64::MAX)], [0, 2]);
             let awake = [0, 49_999, 1_000_000, u64::MAX].map(|waited_ns| of(NextOwner::Awake, waited_ns));
             assert_eq!(awake, [4, 4, 24, 32]);
-            let sleeper = |apart| NextOwner::AtBoard { place: Place::new(0).unwrap(), apart };
+            let sleeper = |apart| NextOwner::AtBoard { place: WakePlace::new(0).unwrap(), apart };
             assert_eq!(of(sleeper(false), 1_000_000), 24, "it is awake by then");
             assert_eq!([of(NextOwner::Apart, u64::MAX), of(sleeper(true), u64::MAX)], [0, 0]);
         }

@@ -11,7 +11,7 @@
 
 use tailwater_sched::KthreadId;
 use tailwater_sched::ledger::RuntimeClass;
-use tailwater_shm::board::Place;
+use tailwater_shm::board::WakePlace;
 use tailwater_shm::{Cycles, NextOwner, Parker};
 
 use super::Allocator;
@@ -22,8 +22,8 @@ use crate::world::World;
 
 impl Runtime {
     /// Returns where its kthread sleeps besides its parker.
-    fn place(&self, kthread: u16) -> Option<Place> {
-        Place::new(self.first_place?.checked_add(kthread)?)
+    fn place(&self, kthread: u16) -> Option<WakePlace> {
+        WakePlace::new(self.first_place?.checked_add(kthread)?)
     }
 }
 

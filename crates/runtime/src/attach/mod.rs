@@ -13,14 +13,14 @@ pub use instances::{end_earlier, is_replaced};
 use crate::config::{Config, OnIoKernelLoss};
 use crate::error::AttachError;
 use crate::net::{self, Ipv6Config, Mode, NetConfig};
-use crate::records::iokernel::{IoKernel, Seat};
+use crate::records::iokernel::{IoKernel, WakePlaces};
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::thread::{CpuSet, gettid, sched_getaffinity, sched_setaffinity};
 use std::sync::mpsc::channel;
 use std::time::Duration;
-use tailwater_shm::board::Board;
+use tailwater_shm::board::WakeBoard;
 use tailwater_shm::control::{self, ClientMessage, ControlError, Instance, Register, ServerMessage, Welcome};
 use tailwater_shm::layout::{Region, RuntimeEnds, VERSION};
 use tailwater_shm::memory::Mapping;
@@ -59,7 +59,7 @@ struct Accepted {
     welcome: Welcome,
     region: Mapping,
     doorbell: OwnedFd,
-    seat: Option<Seat>,
+    places: Option<WakePlaces>,
 }
 
 /// Returns the error that a failed exchange with the IOKernel at `socket` is.
@@ -116,14 +116,14 @@ impl Connection {
             listen: config.listen.clone(),
         };
         let control = dial(path, ANSWER_TIMEOUT)?;
-        let Accepted { welcome, region, doorbell, seat } = ask(&control, path, &request)?;
+        let Accepted { welcome, region, doorbell, places } = ask(&control, path, &request)?;
         let (region, ends) = Region::attach(region).map_err(unusable(path))?;
         if region.spec().kthreads() != config.kthreads {
             return Err(broken(path, "the region is not for as many kthreads as requested".to_owned()));
         }
         let iokernel =
             IoKernel::new(region, config.class.into(), welcome.raise, welcome.managed_cores.len(), doorbell);
-        iokernel.take_seat(seat).map_err(unusable(path))?;
+        iokernel.set_wake_places(places).map_err(unusable(path))?;
         let allowed = sched_getaffinity(None).ok();
         // A core of this thread's own mask is one of its cpuset: no thread has to try it out.
         let has_one = allowed
@@ -262,12 +262,14 @@ fn ask(control: &OwnedFd, path: &str, request: &Register) -> Result<Accepted, At
         return Err(broken(path, format!("{count} descriptors came with the welcome, not 2 or 3")));
     };
     let region = Mapping::new(region, "region").map_err(unusable(path))?;
-    let seat = match (board, welcome.place) {
+    let places = match (board, welcome.place) {
         // Without a board the IOKernel wakes the kthreads.
-        (Some(board), Some(first)) => Board::map(board).ok().flatten().map(|board| Seat { board, first }),
+        (Some(board), Some(first)) => {
+            WakeBoard::map(board).ok().flatten().map(|board| WakePlaces { board, first })
+        }
         _ => None,
     };
-    Ok(Accepted { welcome, region, doorbell, seat })
+    Ok(Accepted { welcome, region, doorbell, places })
 }
 
 /// Sends the thread ids of the kthreads, and waits until the IOKernel is ready to lend them cores.

@@ -256,7 +256,7 @@ impl Connection {
         let old = &self.registration.welcome;
         let returns = self.request.ip.is_none();
         let request = Register { ip: Some(old.ip), returns, ..self.request.clone() };
-        let Accepted { welcome, region, doorbell, seat } = ask(&control, &self.path, &request)?;
+        let Accepted { welcome, region, doorbell, places } = ask(&control, &self.path, &request)?;
         if !has_same_addresses(&welcome, old) {
             let place = |w: &Welcome| {
                 format!(
@@ -282,7 +282,7 @@ impl Connection {
             .renew(welcome.raise, welcome.managed_cores.len(), &doorbell)
             .map_err(unusable(&self.path))?;
         // Before a kthread sleeps again. After any other error the IOKernel wakes them.
-        if let Err(error @ MemoryError::Gone { .. }) = iokernel.take_seat(seat) {
+        if let Err(error @ MemoryError::Gone { .. }) = iokernel.set_wake_places(places) {
             exit(&format!("tailwater: {error}\n"));
         }
         match stopped.rejoin(next) {

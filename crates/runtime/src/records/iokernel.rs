@@ -5,7 +5,7 @@ use core::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering, fence};
 use rustix::fd::{AsRawFd, OwnedFd};
 use std::io;
 use std::sync::OnceLock;
-use tailwater_shm::board::{Board, Place};
+use tailwater_shm::board::{WakeBoard, WakePlace};
 use tailwater_shm::control::ProgramClass;
 use tailwater_shm::layout::{ASLEEP_BESIDE_FREE_CORES, AWAKE, Region};
 use tailwater_shm::memory::MemoryError;
@@ -24,7 +24,7 @@ pub struct IoKernel {
     managed_cores: AtomicUsize,
     doorbell: OwnedFd,
     /// The board, once an IOKernel has sent one.
-    board: OnceLock<Board>,
+    board: OnceLock<WakeBoard>,
     /// Place of kthread 0 there, or [`NO_PLACE`].
     first_place: AtomicU16,
 }
@@ -32,11 +32,11 @@ pub struct IoKernel {
 /// The runtime has no place at the board.
 const NO_PLACE: u16 = u16::MAX;
 
-/// The board and the runtime's place there, as an IOKernel has sent them.
+/// The board and the places of the runtime's kthreads there, as an IOKernel has sent them.
 #[derive(Debug)]
-pub struct Seat {
+pub struct WakePlaces {
     /// The board.
-    pub board: Board,
+    pub board: WakeBoard,
     /// Place of kthread 0.
     pub first: u16,
 }
@@ -58,12 +58,13 @@ impl IoKernel {
     /// Gives the runtime this place at a board, instead of its former one.
     ///
     /// # Errors
-    /// If the memory of the board cannot take the place of the old one's; see [`Board::succeed`].
-    pub fn take_seat(&self, seat: Option<Seat>) -> Result<(), MemoryError> {
+    /// If the memory of the board cannot take the place of the old one's; see
+    /// [`WakeBoard::succeed`].
+    pub fn set_wake_places(&self, places: Option<WakePlaces>) -> Result<(), MemoryError> {
         // Relaxed: a kthread that reads a place of another board sleeps there or wakes no thread,
         // and the IOKernel wakes the next owner.
         self.first_place.store(NO_PLACE, Ordering::Relaxed);
-        let Some(Seat { board, first }) = seat else { return Ok(()) };
+        let Some(WakePlaces { board, first }) = places else { return Ok(()) };
         match self.board.get() {
             Some(old) => old.succeed(board)?,
             None => drop(self.board.set(board)),
@@ -74,16 +75,16 @@ impl IoKernel {
 
     /// Returns the board and the place of kthread `index` there, if it has one.
     #[inline]
-    pub fn seat(&self, index: u16) -> Option<(&Board, Place)> {
-        // Relaxed: as in `take_seat`.
+    pub fn wake_place(&self, index: u16) -> Option<(&WakeBoard, WakePlace)> {
+        // Relaxed: as in `set_wake_places`.
         let first = self.first_place.load(Ordering::Relaxed);
-        Some((self.board.get()?, Place::new(first.checked_add(index)?)?))
+        Some((self.board.get()?, WakePlace::new(first.checked_add(index)?)?))
     }
 
     /// Returns the board, if this runtime can wake kthreads there.
     #[inline]
-    pub fn board(&self) -> Option<&Board> {
-        self.seat(0).map(|(board, _)| board)
+    pub fn board(&self) -> Option<&WakeBoard> {
+        self.wake_place(0).map(|(board, _)| board)
     }
 
     /// Gives the calling kthread the rank in which it starts.
@@ -173,20 +174,20 @@ mod tests {
     }
 
     #[test]
-    fn a_runtime_has_the_seat_of_its_latest_iokernel() {
-        let board = || tailwater_shm::board::create().unwrap().and_then(|file| Board::map(file).unwrap());
+    fn a_runtime_has_the_wake_places_of_its_latest_iokernel() {
+        let board = || tailwater_shm::board::create().unwrap().and_then(|file| WakeBoard::map(file).unwrap());
         let spec = RegionSpec::new(1, 32 * 1024).unwrap();
         let (region, ..) = Region::create("region", spec, 1_000_000_000).unwrap();
         let bell = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
         let iokernel = IoKernel::new(region, ProgramClass::BestEffort, false, 1, bell);
-        let place = |index| iokernel.seat(index).map(|(_, place)| place.number());
+        let place = |index| iokernel.wake_place(index).map(|(_, place)| place.number());
         assert_eq!(place(0), None);
         for first in [7, 300] {
             let Some(board) = board() else { return eprintln!("skipped: this kernel has no board") };
-            iokernel.take_seat(Some(Seat { board, first })).unwrap();
+            iokernel.set_wake_places(Some(WakePlaces { board, first })).unwrap();
             assert_eq!([place(0), place(2)], [Some(first), Some(first + 2)]);
         }
-        iokernel.take_seat(None).unwrap();
+        iokernel.set_wake_places(None).unwrap();
         assert!(iokernel.board().is_none());
     }
 

@@ -5,9 +5,9 @@
 //! the successor run, and sleep. A successor that sleeps is woken here, at the board, if the
 //! request to cede says where, or else by the IOKernel.
 //!
-//! When the IOKernel ends, no core is lent any more: [`Runtime::orphan`] marks the runtime and wakes
-//! every kthread, and from then on they share whatever cores Linux gives them, as in a standalone
-//! runtime, until another IOKernel takes them ([`rejoin`](super::rejoin)).
+//! When the IOKernel ends, no core is lent any more: [`Runtime::orphan`] marks the runtime and
+//! wakes every kthread, and from then on they share whatever cores Linux gives them, as in a
+//! standalone runtime, until another IOKernel takes them ([`rejoin`](super::rejoin)).
 
 use super::handover::{self, Found};
 use super::hooks;
@@ -89,8 +89,9 @@ fn sleep(kthread: ThisKthread<'_>, runtime: &Runtime, ticket: u32) -> Sleep {
     let parker = &kthread.shared.parker;
     let pace = runtime.clock.from_ns(STRAY_PACE_NS);
     let mut strays = kthread.private().strays.get();
-    let seat = runtime.iokernel.and_then(|iokernel| iokernel.seat(kthread.index));
-    let Some((board, place)) = seat.filter(|_| !strays.is_over(FREE_STRAYS * pace, clock::now())) else {
+    let wake_place = runtime.iokernel.and_then(|iokernel| iokernel.wake_place(kthread.index));
+    let Some((board, place)) = wake_place.filter(|_| !strays.is_over(FREE_STRAYS * pace, clock::now()))
+    else {
         return parker.wait(ticket, Some(BACKSTOP));
     };
     let sleep = parker.wait_at_board(ticket, board, place, BACKSTOP);

@@ -1,9 +1,9 @@
 //! The grant protocol under every interleaving loom can make: `RUSTFLAGS="--cfg loom" cargo test -p
 //! tailwater-shm --lib`.
 //!
-//! The words and parkers are those that ship. The two parties are the steps of the runtime's `lease`
-//! module and of the IOKernel's `allocator`, without clocks: a watchdog may fire at any moment
-//! after the condition it watches.
+//! The words and parkers are those that ship. The two parties are the steps of the runtime's
+//! `lease` module and of the IOKernel's `allocator`, without clocks: a watchdog may fire at any
+//! moment after the condition it watches.
 //!
 //! [`Core`] is memory that only the owner of the core may touch. Loom reports an access that
 //! another one does not happen before, so every model that touches it shows that the core never has
@@ -217,7 +217,7 @@ fn a_successor_that_is_announced_is_woken_by_the_kthread_that_cedes() {
         // request.
         machine.new.grant.store(Grant::Run { core: 1 }, G1);
         machine.new.parker.announce();
-        let place = Place::new(0).unwrap();
+        let place = WakePlace::new(0).unwrap();
         machine.old.grant.store(Grant::Cede { successor: NextOwner::AtBoard { place, apart: false } }, G1);
         await_state(&machine.old, KthreadState::Parked, G1);
         assert!(machine.old.state.is_passed(G1), "a promise that is not seen");

@@ -39,7 +39,7 @@
 //! | Parked | nothing to do | wrong generation: ignored; says that it sleeps, or that it does not: its own wake costs a system call more, or comes late; the kthread that cedes to it makes a useless wake, or yields up to 32 times |
 //! | Parked, with the promise to wake the successor | the successor is woken by the IOKernel, late | the same; see [`crate::board`] |
 
-use crate::board::Place;
+use crate::board::WakePlace;
 use crate::sync::{AtomicU64, Ordering};
 
 /// Signal by which the IOKernel preempts a kthread that has not seen its `Cede` within the grace
@@ -92,7 +92,7 @@ pub enum NextOwner {
     /// A kthread that slept at the board; the kthread that cedes wakes it there.
     AtBoard {
         /// Where.
-        place: Place,
+        place: WakePlace,
         /// As [`Apart`](Self::Apart), once it is awake.
         apart: bool,
     },
@@ -105,7 +105,7 @@ const PLACE_SHIFT: u32 = 3;
 
 impl NextOwner {
     fn from_arg(arg: u16) -> Self {
-        let place = || Place::new(arg >> PLACE_SHIFT);
+        let place = || WakePlace::new(arg >> PLACE_SHIFT);
         match arg & NEXT_MASK {
             1 => Self::Asleep,
             2 => Self::Awake,
@@ -151,7 +151,7 @@ impl NextOwner {
 
     /// Returns the place at which the kthread that cedes is to wake this one, if it is.
     #[must_use]
-    pub fn place(self) -> Option<Place> {
+    pub fn place(self) -> Option<WakePlace> {
         match self {
             Self::AtBoard { place, .. } => Some(place),
             Self::None | Self::Asleep | Self::Awake | Self::Apart => None,
@@ -386,7 +386,7 @@ mod tests {
     use crate::board::PLACES;
 
     fn sleeper(place: u16, apart: bool) -> Grant {
-        Grant::Cede { successor: NextOwner::AtBoard { place: Place::new(place).unwrap(), apart } }
+        Grant::Cede { successor: NextOwner::AtBoard { place: WakePlace::new(place).unwrap(), apart } }
     }
 
     #[test]

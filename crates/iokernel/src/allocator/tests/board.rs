@@ -1,6 +1,6 @@
 //! Who wakes the next owner.
 
-use tailwater_shm::board::Place;
+use tailwater_shm::board::WakePlace;
 
 use super::*;
 
@@ -28,7 +28,7 @@ fn there_and_back(sandbox: &mut Sandbox) {
 }
 
 fn sleeper(place: u16, apart: bool) -> NextOwner {
-    NextOwner::AtBoard { place: Place::new(place).unwrap(), apart }
+    NextOwner::AtBoard { place: WakePlace::new(place).unwrap(), apart }
 }
 
 #[test]
