@@ -6,12 +6,14 @@
 use crate::datagrams::Datagrams;
 use crate::set::Set;
 use crate::start::{self, Transport};
-use core::sync::atomic::{AtomicBool, AtomicU64};
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed};
+use core::time::Duration;
 use libc::{POLLERR, POLLHUP, POLLIN, POLLOUT, POLLRDHUP, POLLRDNORM, POLLWRNORM, c_int, c_short};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use tailwater::net::{TcpListener, TcpOptions, TcpStream};
+use tailwater::internals::SpinLock;
+use tailwater::net::{TcpKeepalive, TcpListener, TcpOptions, TcpStream};
 use tailwater::readiness::{self, Nested};
 use tailwater::sync::{Mutex, OnceLock};
 
@@ -63,9 +65,25 @@ pub fn of_event(event: readiness::Readiness) -> c_short {
         | when(event.is_hung_up(), POLLHUP)
 }
 
+/// Options of a socket of Linux that connections of Tailwater have, too.
+#[derive(Debug, Clone, Copy)]
+pub struct Options {
+    pub nodelay: bool,
+    pub keepalive: bool,
+    pub probing: TcpKeepalive,
+    pub user_timeout_ms: c_int,
+    pub linger: Option<Duration>,
+    pub receive: Option<Duration>,
+    pub send: Option<Duration>,
+}
+
 /// A connection.
 pub struct Stream {
     pub tcp: TcpStream,
+    /// How the peer is probed while `SO_KEEPALIVE` is on.
+    pub probing: SpinLock<TcpKeepalive>,
+    /// `TCP_USER_TIMEOUT`; zero is the stack's own.
+    pub user_timeout_ms: AtomicI32,
     /// Longest waits in nanoseconds (`SO_RCVTIMEO`, `SO_SNDTIMEO`); zero is for ever.
     pub receive_ns: AtomicU64,
     pub send_ns: AtomicU64,
@@ -74,16 +92,43 @@ pub struct Stream {
 }
 
 impl Stream {
-    pub fn new(tcp: TcpStream, connected: bool) -> Self {
-        // It cannot fail.
-        let _ = tcp.set_nonblocking(true);
-        Self {
+    pub fn new(tcp: TcpStream, connected: bool, options: &Options) -> Self {
+        let Options { nodelay, keepalive, probing, user_timeout_ms, linger, receive, send } = *options;
+        let stream = Self {
             tcp,
-            receive_ns: AtomicU64::new(0),
-            send_ns: AtomicU64::new(0),
+            probing: SpinLock::new(probing),
+            user_timeout_ms: AtomicI32::new(0),
+            receive_ns: AtomicU64::new(as_ns(receive)),
+            send_ns: AtomicU64::new(as_ns(send)),
             connected: AtomicBool::new(connected),
+        };
+        // None of these fails: Linux has accepted the values.
+        let _ = stream.tcp.set_nonblocking(true);
+        if nodelay {
+            let _ = stream.tcp.set_nodelay(true);
         }
+        if keepalive {
+            let _ = stream.tcp.set_keepalive(Some(probing));
+        }
+        if user_timeout_ms > 0 {
+            let _ = stream.set_user_timeout(user_timeout_ms);
+        }
+        if linger.is_some() {
+            let _ = stream.tcp.set_linger(linger);
+        }
+        stream
     }
+
+    /// Sets `TCP_USER_TIMEOUT`, which is not negative.
+    pub fn set_user_timeout(&self, ms: c_int) -> io::Result<()> {
+        self.user_timeout_ms.store(ms, Relaxed);
+        self.tcp.set_user_timeout((ms > 0).then(|| Duration::from_millis(ms as u64)))
+    }
+}
+
+/// Returns a limit of a wait as a connection has it.
+pub fn as_ns(time: Option<Duration>) -> u64 {
+    time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 /// A listening socket: the kernel's has the port, Tailwater's follows when it is first used.
@@ -93,6 +138,8 @@ pub struct Listener {
     /// there is.
     takes_both: bool,
     backlog: u32,
+    /// What the kernel's socket gives its connections.
+    pub options: SpinLock<Options>,
     /// Held by a call that looks for a client of Linux and accepts it: a second call would wait for
     /// the next one in the kernel.
     pub accepts: Mutex<()>,
@@ -101,8 +148,9 @@ pub struct Listener {
 }
 
 impl Listener {
-    pub fn new(address: SocketAddr, takes_both: bool, backlog: u32) -> Self {
-        Self { address, takes_both, backlog, accepts: Mutex::new(()), tcp: OnceLock::new() }
+    pub fn new(address: SocketAddr, takes_both: bool, backlog: u32, options: Options) -> Self {
+        let (options, accepts, tcp) = (SpinLock::new(options), Mutex::new(()), OnceLock::new());
+        Self { address, takes_both, backlog, options, accepts, tcp }
     }
 
     /// Returns Tailwater's listener, which listens from the first call on.

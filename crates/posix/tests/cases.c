@@ -274,6 +274,22 @@ static void io_cases(void) {
     settle(s[1], POLLIN);
     long got = recvmsg(s[1], &r, 0);
     line("recvmsg: %ld flags %d control %d", got, r.msg_flags, (int)r.msg_controllen);
+    struct iovec rooms[2] = {{a, 3}, {b, 3}};
+    struct mmsghdr sent[2] = {{.msg_hdr = {.msg_iov = out, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = out + 1, .msg_iovlen = 1}}};
+    struct mmsghdr read_in[2] = {{.msg_hdr = {.msg_iov = rooms, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = rooms + 1, .msg_iovlen = 1}}};
+    struct timespec none = {0, 0};
+    int count = sendmmsg(s[0], sent, 2, 0);
+    line("sendmmsg: %d, %u and %u bytes", count, sent[0].msg_len, sent[1].msg_len);
+    count = recvmmsg(s[1], read_in, 2, MSG_WAITALL, 0);
+    line("recvmmsg: %d, %u and %u bytes, %.3s %.3s", count, read_in[0].msg_len, read_in[1].msg_len, a, b);
+    put(s[0], "abc");
+    settle(s[1], POLLIN);
+    line("recvmmsg, not for a second: %d", recvmmsg(s[1], read_in, 2, MSG_WAITFORONE | MSG_WAITALL, 0));
+    put(s[0], "abcdef");
+    line("recvmmsg, no time: %d", recvmmsg(s[1], read_in, 2, MSG_WAITALL, &none));
+    none.tv_nsec = -1;
+    line("recvmmsg, an impossible time: %s", error(recvmmsg(s[1], read_in, 2, MSG_WAITALL, &none)));
+    line("TRUNC throws away: %ld", (long)recv(s[1], big, 3, MSG_TRUNC | MSG_WAITALL));
     put(s[0], "12");
     pid_t child = fork();
     if (child == 0) _exit(0);
@@ -314,27 +330,92 @@ static void io_cases(void) {
     drop(s);
 }
 
+/* What a program reads back. */
+static void show_options(const char *what, int fd) {
+    static const struct { int level, name; } ints[] = {
+        {IPPROTO_TCP, TCP_NODELAY}, {IPPROTO_TCP, TCP_CORK}, {IPPROTO_TCP, TCP_KEEPIDLE}, {IPPROTO_TCP, TCP_KEEPINTVL},
+        {IPPROTO_TCP, TCP_KEEPCNT}, {IPPROTO_TCP, TCP_USER_TIMEOUT}, {SOL_SOCKET, SO_KEEPALIVE}, {SOL_SOCKET, SO_TYPE}};
+    struct linger linger = {-1, -1};
+    struct timeval receive = {-1, -1}, send = {-1, -1};
+    socklen_t len;
+    printf("%s:", what);
+    for (unsigned i = 0; i < sizeof ints / sizeof *ints; i++) {
+        int value = -1;
+        len = sizeof value;
+        getsockopt(fd, ints[i].level, ints[i].name, &value, &len);
+        printf(" %d", value);
+    }
+    len = sizeof linger;
+    getsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, &len);
+    len = sizeof receive;
+    getsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &receive, &len);
+    getsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &send, &len);
+    line(", linger %d %d, times %ld %ld", linger.l_onoff, linger.l_linger, (long)receive.tv_sec, (long)send.tv_sec);
+}
+
+static const char *set_int(int fd, int level, int name, int value) {
+    return error(setsockopt(fd, level, name, &value, sizeof value));
+}
+
+static void set_options(int fd) {
+    struct linger linger = {1, 5};
+    struct timeval receive = {60, 0}, send = {70, 0};
+    /* The probes' form may come before they are switched on. */
+    line("KEEPIDLE: %s", set_int(fd, IPPROTO_TCP, TCP_KEEPIDLE, 30));
+    line("KEEPINTVL: %s", set_int(fd, IPPROTO_TCP, TCP_KEEPINTVL, 10));
+    line("KEEPCNT: %s", set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 3));
+    line("KEEPALIVE: %s", set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1));
+    line("NODELAY: %s", set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1));
+    line("USER_TIMEOUT: %s", set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 20000));
+    line("LINGER: %s", error(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger)));
+    line("RCVTIMEO: %s", error(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &receive, sizeof receive)));
+    line("SNDTIMEO: %s", error(setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &send, sizeof send)));
+}
+
 static void option_cases(void) {
-    int s[2], value;
-    socklen_t len = sizeof value;
+    static char data[1 << 20];
+    int s[2], at;
+    long n;
     pair(s);
-    const int one = 1, thirty = 30;
-    getsockopt(s[0], IPPROTO_TCP, TCP_NODELAY, &value, &len);
-    line("NODELAY: %d", value);
-    setsockopt(s[0], IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    getsockopt(s[0], IPPROTO_TCP, TCP_NODELAY, &value, &len);
-    line("NODELAY: %d", value);
-    setsockopt(s[0], SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one);
-    line("KEEPIDLE: %s", error(setsockopt(s[0], IPPROTO_TCP, TCP_KEEPIDLE, &thirty, sizeof thirty)));
-    getsockopt(s[0], SOL_SOCKET, SO_KEEPALIVE, &value, &len);
-    line("KEEPALIVE: %d", value);
-    getsockopt(s[0], SOL_SOCKET, SO_TYPE, &value, &len);
-    line("TYPE: %d", value == SOCK_STREAM);
+    show_options("of a connection", s[0]);
+    show_options("of an accepted one", s[1]);
+    set_options(s[0]);
+    line("CORK: %s", set_int(s[0], IPPROTO_TCP, TCP_CORK, 1));
+    show_options("set", s[0]);
+    put(s[0], "ab");
+    line("no CORK: %s", set_int(s[0], IPPROTO_TCP, TCP_CORK, 0));
+    take(s[1], 2);
+    line("KEEPIDLE of 0: %s", set_int(s[0], IPPROTO_TCP, TCP_KEEPIDLE, 0));
+    line("KEEPIDLE of a day: %s", set_int(s[0], IPPROTO_TCP, TCP_KEEPIDLE, 86400));
+    line("KEEPCNT of 128: %s", set_int(s[0], IPPROTO_TCP, TCP_KEEPCNT, 128));
+    line("USER_TIMEOUT of -1: %s", set_int(s[0], IPPROTO_TCP, TCP_USER_TIMEOUT, -1));
+    line("no KEEPALIVE: %s", set_int(s[0], SOL_SOCKET, SO_KEEPALIVE, 0));
+    show_options("and after that", s[0]);
+    show_options("the other side", s[1]);
     struct tcp_info info;
-    len = sizeof info;
+    socklen_t len = sizeof info;
     getsockopt(s[0], IPPROTO_TCP, TCP_INFO, &info, &len);
     line("TCP_INFO state: %d", info.tcpi_state);
-    drop(s);
+    struct timeval limit = {0, 30000};
+    setsockopt(s[0], SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+    while ((n = send(s[0], data, sizeof data, 0)) > 0) {}
+    line("SNDTIMEO: %s", error(n));
+    /* Data that no one has read resets the connection, or closing the other side would linger. */
+    drop((int[2]){s[1], s[0]});
+
+    /* Options of a socket that is connected later, and of a listener, are those of the connection. */
+    int fd = open_listener(&at), before = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in a = local(at);
+    set_options(before);
+    set_options(fd);
+    line("connect: %s", error(connect(before, (void *)&a, sizeof a)));
+    int accepted = accept(fd, 0, 0);
+    show_options("set before connect", before);
+    show_options("set for a listener", accepted);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    line("accept with a limit: %s", error(accept(fd, 0, 0)));
+    drop((int[2]){before, accepted});
+    close(fd);
 }
 
 static void poll_cases(void) {
@@ -570,9 +651,7 @@ static void take_both(int fd) {
     char one[10], two[10];
     struct iovec rooms[2] = {{one, sizeof one}, {two, sizeof two}};
     struct mmsghdr both[2] = {{.msg_hdr = {.msg_iov = rooms, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = rooms + 1, .msg_iovlen = 1}}};
-    settle(fd, POLLIN);
-    /* The second may be on its way when the first is there. */
-    int n = recvmmsg(fd, both, 1, 0, 0) + recvmmsg(fd, both + 1, 1, 0, 0);
+    int n = recvmmsg(fd, both, 2, 0, 0);
     line("recvmmsg: %d, %u and %u bytes, %.2s%.2s", n, both[0].msg_len, both[1].msg_len, one, two);
 }
 
@@ -680,10 +759,21 @@ static void closing_cases(void) {
     put(more[0], "x");
     take(more[1], 1);
     line("connections go on, and new ones come");
+    line("closing at exec: %s", error(close_range(more[0], ~0U, CLOSE_RANGE_CLOEXEC)));
+    line("CLOEXEC: %d %d", fcntl(more[0], F_GETFD), fcntl(more[1], F_GETFD));
+    put(more[1], "x");
+    take(more[0], 1);
+    line("and they are open until then");
     char end;
     n = syscall(SYS_close, more[0]);
     line("closed by a system call: %s %ld", error(n), (long)read(more[1], &end, 1));
-    close(more[1]);
+    closefrom(at[1] + 1);
+    line("closed by closefrom: %s", error(read(more[1], &end, 1)));
+    pair(more);
+    put(more[0], "x");
+    take(more[1], 1);
+    line("new connections come");
+    drop(more);
     drop(at);
     drop(s);
 }
@@ -1050,18 +1140,23 @@ static void fork_cases(void) {
 
 int main(int count, char **arguments) {
     if (count < 2 || (must = atoi(arguments[1])) <= 0) {
-        fprintf(stderr, "usage: cases MILLISECONDS [refusals], the longest wait for what must come\n");
+        fprintf(stderr, "usage: cases MILLISECONDS [refusals | protected], the longest wait for what must come\n");
         return 2;
     }
     if (count == 4) {
         again_cases(atoi(arguments[3]));
         return 0;
     }
+    /* PR_SET_MDWE, PR_MDWE_REFUSE_EXEC_GAIN: systemd's MemoryDenyWriteExecute. */
+    if (count == 3 && !strcmp(arguments[2], "protected") && prctl(65, 1, 0, 0, 0)) {
+        fprintf(stderr, "no PR_SET_MDWE\n");
+        return 3;
+    }
     listener = open_listener(&port);
     /* The first use of a listener is what starts the service. */
     struct pollfd first = {listener, POLLIN, 0};
     poll(&first, 1, 0);
-    if (count == 3) {
+    if (count == 3 && !strcmp(arguments[2], "refusals")) {
         refusals();
         return 0;
     }

@@ -611,4 +611,13 @@ static void refusals(void) {
     line("splice: %s", error(splice(pipes[0], 0, s[0], 0, 1, 0)));
     line("MSG_OOB: %s", error(send(s[0], "x", 1, MSG_OOB)));
     line("SCM_RIGHTS: %s", error(sendmsg(unix_pair[0], &message, 0)));
+    char one;
+    int status;
+    put(s[1], "xx");
+    settle(s[0], POLLIN);
+    line("a system call of the program's own: %s", error(syscall(SYS_recvfrom, s[0], &one, 1, MSG_DONTWAIT, 0, 0)));
+    pid_t child = fork();
+    if (child == 0) _exit(recv(s[0], &one, 1, MSG_DONTWAIT) < 0 ? errno : 0);
+    waitpid(child, &status, 0);
+    line("a child's read: %s", WEXITSTATUS(status) ? strerrorname_np(WEXITSTATUS(status)) : "ok");
 }

@@ -5,7 +5,7 @@
 
 use super::events::register_kept;
 use super::io::{List, has_control};
-use super::kernel_side::{bound, is_reachable, option, takes_both};
+use super::kernel_side::{bound, is_reachable, option, takes_both, time_option};
 use crate::datagrams::{Datagrams, Peers};
 use crate::file::{Errno, File, What, errno};
 use crate::start::{self, Call, Transport};
@@ -17,7 +17,7 @@ use core::time::Duration;
 use libc::{
     AF_INET, AF_INET6, AF_UNSPEC, IPPROTO_IP, IPPROTO_IPV6, MSG_DONTWAIT, MSG_OOB, MSG_PEEK, MSG_TRUNC,
     POLLIN, SO_BROADCAST, SO_RCVTIMEO, SO_SNDTIMEO, SOCK_DGRAM, SOCK_NONBLOCK, SOL_SOCKET, SOL_UDP, c_int,
-    iovec, msghdr, sockaddr, socklen_t, timeval,
+    iovec, msghdr, sockaddr, socklen_t,
 };
 use std::io::{self, ErrorKind};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -292,7 +292,7 @@ unsafe fn send_by(
         }
     };
     let waits = Manner::of(file, flags).waits;
-    let until = waits.then(|| time(fd, SO_SNDTIMEO)).flatten().map(|limit| Instant::now() + limit);
+    let until = waits.then(|| time_option(fd, SO_SNDTIMEO)).flatten().map(|limit| Instant::now() + limit);
     loop {
         let call = Call::begin().ok_or(libc::ENETDOWN)?;
         let result = match to {
@@ -320,16 +320,6 @@ unsafe fn send_by(
 unsafe fn has_control_of_udp(message: *const msghdr) -> bool {
     // SAFETY: the caller's contract.
     unsafe { has_control(message, |control| (*control).cmsg_level == SOL_UDP) }
-}
-
-/// Returns a time option of the kernel's socket; `None` if it is none.
-fn time(fd: i32, name: c_int) -> Option<Duration> {
-    let mut value = timeval { tv_sec: 0, tv_usec: 0 };
-    let mut len = size_of::<timeval>() as socklen_t;
-    // SAFETY: room for a timeval.
-    let result = unsafe { real::getsockopt(fd, SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len) };
-    let time = Duration::new(value.tv_sec as u64, value.tv_usec as u32 * 1000);
-    (result == 0 && !time.is_zero()).then_some(time)
 }
 
 /// Returns a message of one list of buffers.
@@ -450,7 +440,7 @@ unsafe fn receive_by(
             return Err(libc::EAGAIN);
         }
         kernel_first = false;
-        ready::wait_for(fd, POLLIN, time(fd, SO_RCVTIMEO))?;
+        ready::wait_for(fd, POLLIN, time_option(fd, SO_RCVTIMEO))?;
         drop(call);
     }
 }

@@ -1,19 +1,20 @@
 //! Reading and writing.
 
-use super::{answer, datagrams, served};
+use super::{answer, datagrams, events, served};
 use crate::file::{Errno, File, What};
 use crate::transfer::{self, Manner, receive};
 use crate::{kernel, ready, real, start, table};
 use core::sync::atomic::AtomicBool;
 use libc::{
-    EPIPE, MSG_NOSIGNAL, MSG_OOB, MSG_TRUNC, POLLIN, POLLOUT, c_int, c_short, c_uint, c_void, iovec, mmsghdr,
-    msghdr, off64_t, size_t, sockaddr, socklen_t, ssize_t, timespec,
+    EPIPE, MSG_DONTWAIT, MSG_NOSIGNAL, MSG_OOB, MSG_TRUNC, MSG_WAITFORONE, POLLIN, POLLOUT, c_int, c_short,
+    c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
 };
 use std::io::{IoSlice, IoSliceMut};
+use std::time::Instant;
 use tailwater::resident::{self, Interrupted};
 
-/// Bytes that sendfile(2) copies at once.
-const COPY: usize = 64 * 1024;
+/// Bytes that sendfile(2) copies, and that a read throws away, at once.
+pub const CHUNK: usize = 64 * 1024;
 /// Buffers of one call that the kernel allows (`UIO_MAXIOV`).
 const MAX_BUFFERS: usize = 1024;
 
@@ -23,7 +24,7 @@ const MAX_BUFFERS: usize = 1024;
 /// call that would have waited for `events`, and none without: Linux looks before it waits.
 pub fn at_kernel<R: From<i8>>(fd: i32, events: c_short, flags: c_int, call: impl FnOnce() -> R) -> R {
     if resident::is_away()
-        && flags & libc::MSG_DONTWAIT == 0
+        && flags & MSG_DONTWAIT == 0
         && may_wait(fd)
         && let Some(Interrupted { restarts: false }) = resident::go_home()
         && events != 0
@@ -41,7 +42,7 @@ pub fn at_kernel<R: From<i8>>(fd: i32, events: c_short, flags: c_int, call: impl
 
 /// Returns whether reading and writing of the kernel's `fd` may wait: not with `O_NONBLOCK`, and
 /// not for files.
-fn may_wait(fd: i32) -> bool {
+pub fn may_wait(fd: i32) -> bool {
     // SAFETY: no pointers.
     let flags = unsafe { real::fcntl(fd, libc::F_GETFL, 0) };
     if flags < 0 || flags & libc::O_NONBLOCK != 0 {
@@ -152,7 +153,7 @@ unsafe fn read_into(
     if flags & MSG_TRUNC != 0 {
         // Linux stores nothing then.
         let wanted: usize = list.all().iter().map(|buffer| buffer.iov_len).sum();
-        let mut scratch = vec![0; wanted.min(COPY)];
+        let mut scratch = vec![0; wanted.min(CHUNK)];
         return receive(fd, stream, &mut [IoSliceMut::new(&mut scratch)], manner);
     }
     // SAFETY: the caller's contract.
@@ -163,7 +164,7 @@ unsafe fn read_into(
 ///
 /// # Safety
 /// As writev(2).
-unsafe fn write_from(
+pub unsafe fn write_from(
     fd: i32,
     file: &File,
     buffers: *const iovec,
@@ -187,7 +188,7 @@ unsafe fn write_from(
     result
 }
 
-fn one(buffer: *const c_void, len: size_t) -> iovec {
+pub fn one(buffer: *const c_void, len: size_t) -> iovec {
     iovec { iov_base: buffer.cast_mut(), iov_len: len }
 }
 
@@ -324,19 +325,32 @@ unsafe extern "C" fn recvmmsg(
         // SAFETY: the caller's contract.
         return at_kernel(fd, POLLIN, flags, || unsafe { real::recvmmsg(fd, messages, count, flags, time) });
     }
+    // SAFETY: the caller's contract.
+    let limit = unsafe {
+        if !events::is_time(time) {
+            return real::fail(libc::EINVAL);
+        }
+        events::duration(time)
+    };
+    let begin = Instant::now();
     let mut done = 0;
     while done < count as usize {
-        let later = if done > 0 { libc::MSG_DONTWAIT } else { 0 };
+        let waits = done == 0 || flags & MSG_WAITFORONE == 0;
+        let flags = flags & !MSG_WAITFORONE | if waits { 0 } else { MSG_DONTWAIT };
         // SAFETY: the caller's contract.
         unsafe {
             let message = &mut *messages.add(done);
-            let read = recvmsg(fd, &raw mut message.msg_hdr, flags | later);
+            let read = recvmsg(fd, &raw mut message.msg_hdr, flags);
             if read < 0 {
                 return if done > 0 { done as c_int } else { -1 };
             }
             message.msg_len = read as c_uint;
         }
         done += 1;
+        // Linux looks at the time between two messages only (recvmmsg(2), BUGS).
+        if limit.is_some_and(|limit| begin.elapsed() >= limit) {
+            break;
+        }
     }
     done as c_int
 }
@@ -503,94 +517,4 @@ unsafe extern "C" fn sendmmsg(fd: c_int, messages: *mut mmsghdr, count: c_uint, 
         }
     }
     count as c_int
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile(to: c_int, from: c_int, offset: *mut off64_t, len: size_t) -> ssize_t {
-    // SAFETY: the caller's contract.
-    unsafe { sendfile64(to, from, offset, len) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn sendfile64(to: c_int, from: c_int, offset: *mut off64_t, len: size_t) -> ssize_t {
-    match served(to) {
-        // SAFETY: the caller's contract.
-        Some((file, _call)) => answer(unsafe { copy_file(to, &file, from, offset, len) }),
-        // SAFETY: as above.
-        None => at_kernel(to, POLLOUT, 0, || unsafe { real::sendfile64(to, from, offset, len) }),
-    }
-}
-
-/// Copies from a file to a served descriptor.
-///
-/// # Safety
-/// As sendfile(2) for `offset`.
-unsafe fn copy_file(
-    to: i32,
-    file: &File,
-    from: i32,
-    offset: *mut off64_t,
-    len: usize,
-) -> Result<usize, Errno> {
-    let mut chunk = vec![0_u8; len.min(COPY)];
-    let mut total = 0;
-    // SAFETY: no pointers; the caller's contract.
-    let mut at = unsafe { if offset.is_null() { libc::lseek64(from, 0, libc::SEEK_CUR) } else { *offset } };
-    if at < 0 {
-        return Err(libc::EINVAL);
-    }
-    while total < len {
-        let room = chunk.len().min(len - total);
-        // SAFETY: the chunk has that room.
-        let read = unsafe { libc::pread64(from, chunk.as_mut_ptr().cast(), room, at) };
-        if read < 0 && total == 0 {
-            return Err(real::errno());
-        }
-        if read <= 0 {
-            break;
-        }
-        // SAFETY: a buffer of our own.
-        let sent = unsafe { write_from(to, file, &one(chunk.as_ptr().cast(), read as usize), 1, 0) };
-        match sent {
-            Ok(sent) => {
-                total += sent;
-                at += sent as off64_t;
-                if sent < read as usize {
-                    break;
-                }
-            }
-            Err(_) if total > 0 => break,
-            Err(error) => return Err(error),
-        }
-    }
-    // SAFETY: no pointers; the caller's contract.
-    unsafe {
-        if offset.is_null() {
-            libc::lseek64(from, at, libc::SEEK_SET);
-        } else {
-            *offset = at;
-        }
-    }
-    Ok(total)
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn splice(
-    from: c_int,
-    from_offset: *mut off64_t,
-    to: c_int,
-    to_offset: *mut off64_t,
-    len: size_t,
-    flags: c_uint,
-) -> ssize_t {
-    if served(from).is_some() || served(to).is_some() {
-        return real::fail(libc::EINVAL) as ssize_t;
-    }
-    if resident::is_away() && (may_wait(from) || may_wait(to)) {
-        resident::go_home();
-    }
-    // SAFETY: the caller's contract.
-    at_kernel(to, POLLOUT, libc::MSG_DONTWAIT, || unsafe {
-        real::splice(from, from_offset, to, to_offset, len, flags)
-    })
 }

@@ -2,7 +2,10 @@
 
 use crate::{address, real};
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
-use libc::{IPPROTO_IPV6, O_NONBLOCK, SO_TYPE, SOCK_STREAM, SOL_SOCKET, c_int, sockaddr_storage, socklen_t};
+use core::time::Duration;
+use libc::{
+    IPPROTO_IPV6, O_NONBLOCK, SO_TYPE, SOCK_STREAM, SOL_SOCKET, c_int, sockaddr_storage, socklen_t, timeval,
+};
 
 /// Returns an int option of the kernel's socket.
 pub fn option(fd: i32, level: c_int, name: c_int) -> Option<c_int> {
@@ -10,6 +13,16 @@ pub fn option(fd: i32, level: c_int, name: c_int) -> Option<c_int> {
     // SAFETY: room for an int.
     let result = unsafe { real::getsockopt(fd, level, name, (&raw mut value).cast(), &raw mut len) };
     (result == 0).then_some(value)
+}
+
+/// Returns a time option of the kernel's socket; `None` if it is no time.
+pub fn time_option(fd: i32, name: c_int) -> Option<Duration> {
+    let mut value = timeval { tv_sec: 0, tv_usec: 0 };
+    let mut len = size_of::<timeval>() as socklen_t;
+    // SAFETY: room for a timeval.
+    let result = unsafe { real::getsockopt(fd, SOL_SOCKET, name, (&raw mut value).cast(), &raw mut len) };
+    let time = Duration::new(value.tv_sec as u64, value.tv_usec as u32 * 1000);
+    (result == 0 && !time.is_zero()).then_some(time)
 }
 
 /// Returns whether the kernel's `fd` is a TCP socket over IP.

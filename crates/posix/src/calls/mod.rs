@@ -11,8 +11,10 @@ mod descriptors;
 mod events;
 mod io;
 mod kernel_side;
+mod options;
 mod process;
 mod select;
+mod sendfile;
 mod sockets;
 
 use crate::file::{Errno, File, What};

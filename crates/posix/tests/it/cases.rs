@@ -60,9 +60,37 @@ fn what_cannot_be_served_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let Some(program) = compile(folder.path()) else { return };
     let refused = run(table(&program).arg("refusals").env("LD_PRELOAD", library()));
-    assert_eq!(refused, "splice: EINVAL\nMSG_OOB: EOPNOTSUPP\nSCM_RIGHTS: EOPNOTSUPP\n");
+    let expected = [
+        ("splice", "EINVAL"),
+        ("MSG_OOB", "EOPNOTSUPP"),
+        ("SCM_RIGHTS", "EOPNOTSUPP"),
+        ("a system call of the program's own", "ENOTCONN"),
+        ("a child's read", "ENOTCONN"),
+    ];
+    assert_eq!(refused, expected.map(|(what, error)| format!("{what}: {error}\n")).concat());
     let linux = run(table(&program).arg("refusals"));
-    assert_eq!(linux, "splice: ok\nMSG_OOB: ok\nSCM_RIGHTS: ok\n");
+    assert_eq!(linux, expected.map(|(what, _)| format!("{what}: ok\n")).concat());
+}
+
+/// Threads go home for their waits then, and the program is told so.
+#[test]
+fn where_the_c_librarys_code_may_not_be_changed_threads_wait_on_their_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let Some(program) = compile(folder.path()) else { return };
+    let output = Program::start(table(&program).arg("protected")).finish_within(PATIENCE);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    if errors.contains("no PR_SET_MDWE") {
+        return println!("skipped: this kernel has no PR_SET_MDWE (Linux 6.3 and later do)");
+    }
+    assert!(output.status.success(), "{errors}");
+    let linux = String::from_utf8_lossy(&output.stdout).into_owned();
+    let mut command = table(&program);
+    command.arg("protected").env("LD_PRELOAD", library()).env("TAILWATER_KTHREADS", "1");
+    let output = Program::start(&mut command).finish_within(PATIENCE);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    compare(&linux, &String::from_utf8_lossy(&output.stdout), "protected");
+    assert!(errors.contains("MemoryDenyWriteExecute"), "the reason is missing: {errors}");
 }
 
 /// The program is served, or the comparison above would be of Linux with itself.
