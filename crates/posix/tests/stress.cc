@@ -1,11 +1,14 @@
 // What belongs to a thread stays with it while it waits on kthreads and moves between them: all at
 // once, for the seconds that the argument says. Each thread has a connection to itself, and checks
 // at each turn what it has left there: thread-local variables, errno, keys, exceptions, its stack.
-// The program ends with status 1 and a line about the first thing that is not as it was.
+// Meanwhile each gets signals that are for it alone. The program ends with status 1 and a line about
+// the first thing that is not as it was.
+#include <algorithm>
 #include <arpa/inet.h>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <csignal>
 #include <climits>
 #include <condition_variable>
 #include <cstdio>
@@ -26,9 +29,13 @@ namespace {
 
 constexpr int THREADS = 6;
 constexpr int ROUNDS_AT_LEAST = 20;
+// Bytes for the frame of a signal, with the widest registers, and its handler.
+constexpr size_t ROOM_LEFT = 8192;
 
 std::atomic<bool> over;
 std::atomic<long> destroyed, unwound, rounds[THREADS + 1];
+std::atomic<long> handled[THREADS + 1];
+std::atomic<size_t> small_left;
 thread_local long own = -1;
 thread_local std::string name;
 pthread_key_t key;
@@ -70,7 +77,7 @@ struct Connection {
         long back = 0;
         check(write(out, &number, sizeof number) == sizeof number, "write");
         pollfd ready = {in, POLLIN, 0};
-        check(poll(&ready, 1, -1) == 1, "poll");
+        while (poll(&ready, 1, -1) != 1) check(errno == EINTR, "poll");
         check(recv(in, &back, sizeof back, MSG_WAITALL) == sizeof back && back == number, "another thread's data");
     }
 };
@@ -158,16 +165,45 @@ void work(int number) {
     }
 }
 
-// A thread with the smallest stack that there is: all that the library does has to fit on it.
-void small(int number) {
-    Connection connection;
-    own = number;
-    while (!over) {
-        connection.pass(rounds[number]);
-        for (volatile int i = 0; i < 20000; i = i + 1) {}
-        check(own == number, "a small thread's variable");
-        rounds[number]++;
+// The part of the calling thread's stack that it does not use, filled with a byte that tells what was
+// used since.
+class UnusedStack {
+    static constexpr unsigned char FILL = 0xa5;
+    static constexpr size_t OWN = 1024;
+    unsigned char *low;
+    size_t size;
+
+  public:
+    [[gnu::noinline]] UnusedStack() {
+        pthread_attr_t attributes;
+        void *start;
+        check(pthread_getattr_np(pthread_self(), &attributes) == 0, "pthread_getattr_np");
+        check(pthread_attr_getstack(&attributes, &start, &size) == 0, "pthread_attr_getstack");
+        pthread_attr_destroy(&attributes);
+        low = static_cast<unsigned char *>(start);
+        size = static_cast<unsigned char *>(__builtin_frame_address(0)) - OWN - low;
+        std::memset(low, FILL, size);
     }
+
+    size_t left() const { return std::find_if(low, low + size, [](unsigned char byte) { return byte != FILL; }) - low; }
+};
+
+// A thread with the smallest stack that there is: all that the library does has to fit on it, with
+// room for a signal.
+void small(int number) {
+    UnusedStack stack;
+    {
+        Connection connection;
+        own = number;
+        while (!over) {
+            connection.pass(rounds[number]);
+            for (volatile int i = 0; i < 20000; i = i + 1) {}
+            check(own == number, "a small thread's variable");
+            rounds[number]++;
+        }
+    }
+    small_left = stack.left();
+    check(small_left >= ROOM_LEFT, "a small thread's stack is nearly full");
 }
 
 void *begin(void *argument) {
@@ -176,9 +212,22 @@ void *begin(void *argument) {
     return argument;
 }
 
+// A handler of a thread that does not wait for 50 ms runs beside it, with thread-local variables that
+// no thread has used.
+void on_signal(int, siginfo_t *info, void *) {
+    int before = errno, number = info->si_value.sival_int;
+    if (own != number && own != -1) {
+        static const char what[] = "a handler for another thread\n";
+        (void)!write(2, what, sizeof what - 1);
+        _exit(1);
+    }
+    handled[number]++;
+    errno = before;
+}
+
 bool all_have_worked() {
-    for (auto &count : rounds)
-        if (count < ROUNDS_AT_LEAST) return false;
+    for (int i = 0; i <= THREADS; i++)
+        if (rounds[i] < ROUNDS_AT_LEAST || handled[i] < ROUNDS_AT_LEAST) return false;
     return true;
 }
 
@@ -197,6 +246,10 @@ int main(int count, char **arguments) {
     poll(&first, 1, 0);
     pthread_key_create(&key, destroy);
     pthread_spin_init(&spin, PTHREAD_PROCESS_PRIVATE);
+    struct sigaction action = {};
+    action.sa_sigaction = on_signal;
+    action.sa_flags = SA_SIGINFO | SA_RESTART;
+    sigaction(SIGUSR1, &action, nullptr);
     pthread_t threads[THREADS + 1];
     pthread_attr_t least;
     pthread_attr_init(&least);
@@ -205,7 +258,16 @@ int main(int count, char **arguments) {
         errno = pthread_create(&threads[i], i == THREADS ? &least : nullptr, begin, reinterpret_cast<void *>(i));
         check(errno == 0, "pthread_create");
     }
-    while (std::chrono::steady_clock::now() < end || !all_have_worked()) usleep(5000);
+    while (std::chrono::steady_clock::now() < end || !all_have_worked()) {
+        for (int i = 0; i <= THREADS; i++) {
+            sigval number = {};
+            number.sival_int = i;
+            // Full queues of signals are emptied (EAGAIN).
+            errno = pthread_sigqueue(threads[i], SIGUSR1, number);
+            check(errno == 0 || errno == EAGAIN, "pthread_sigqueue");
+        }
+        usleep(5000);
+    }
     over = true;
     for (intptr_t i = 0; i <= THREADS; i++) {
         void *result;
@@ -216,5 +278,6 @@ int main(int count, char **arguments) {
     long worked = 0;
     for (int i = 0; i < THREADS; i++) worked += rounds[i];
     check(unwound == 4 * worked, "destructors in frames that were unwound");
-    std::printf("%ld rounds, %ld by the small thread\n", worked, rounds[THREADS].load());
+    std::printf("%ld rounds, %ld by the small thread, which left %zu bytes of its stack\n", worked, rounds[THREADS].load(),
+                small_left.load());
 }

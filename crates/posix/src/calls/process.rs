@@ -472,6 +472,35 @@ extern "C" fn run(start: *mut c_void) -> *mut c_void {
     value
 }
 
+/// A stack of fewer bytes gets [`STACK_MORE`].
+const SMALL_STACK: size_t = 64 * 1024;
+/// What the runtime needs at most for a call of a socket, signals on it included: 13 KiB without
+/// optimization.
+const STACK_MORE: size_t = 16 * 1024;
+
+/// Returns the attributes with a larger stack, if it is a small one that the C library makes.
+///
+/// # Safety
+/// As pthread_create(3) for `attributes`.
+unsafe fn with_larger_stack(attributes: *const pthread_attr_t) -> Option<pthread_attr_t> {
+    if attributes.is_null() {
+        return None;
+    }
+    let (mut low, mut size) = (core::ptr::null_mut(), 0);
+    // SAFETY: the caller's contract. The copy is read once and not destroyed: what it refers to is
+    // the original's.
+    unsafe {
+        let known = libc::pthread_attr_getstack(attributes, &raw mut low, &raw mut size) == 0;
+        // A size of zero is the default one. Without memory of the program's the upper end is null.
+        let is_small = (1..SMALL_STACK).contains(&size) && low.wrapping_byte_add(size).is_null();
+        if !known || !is_small {
+            return None;
+        }
+        let mut larger = attributes.read();
+        (libc::pthread_attr_setstacksize(&raw mut larger, size + STACK_MORE) == 0).then_some(larger)
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn pthread_create(
     thread: *mut pthread_t,
@@ -483,6 +512,9 @@ unsafe extern "C" fn pthread_create(
     let _ = start::adopt_waits();
     // The new thread has the affinity, priority and mask of its creator's OS thread.
     resident::go_home();
+    // SAFETY: the caller's contract.
+    let larger = unsafe { with_larger_stack(attributes) };
+    let attributes = larger.as_ref().map_or(attributes, core::ptr::from_ref);
     let start = Box::into_raw(Box::new(Start { main, argument }));
     // SAFETY: the caller's contract.
     let result = unsafe { real::pthread_create(thread, attributes, run, start.cast()) };
