@@ -2,7 +2,9 @@
  *
  *   posix-echo serve       prints "started", waits for a line of input, listens at a free port of
  *                          all addresses, prints "port N", and echoes
- *   posix-echo serve6      the same over IPv6 alone (IPV6_V6ONLY)
+ *   posix-echo serve6      the same over IPv6 alone (IPV6_V6ONLY); after another line of input at
+ *                          0.0.0.0 and the same port, too
+ *   posix-echo workers     as serve, with a child that serves the same listener
  *   posix-echo daemon      as serve, in a child that leads a session, after its parent has ended;
  *                          prints "pid N" first
  *   posix-echo ask IP PORT connects, prints "connected", and prints what comes back for each line
@@ -12,6 +14,7 @@
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
@@ -64,34 +67,55 @@ static int echo(int fd) {
     return 1;
 }
 
-static void serve(int family) {
-    struct pollfd all[MOST] = {{.fd = 0, .events = POLLIN}};
+/* Returns a listener at all addresses of a family. `port` 0 is a free one, which replaces it. */
+static struct pollfd listener(int family, int *port) {
+    int fd = socket(family, SOCK_STREAM, 0), only = 1;
     /* The port of an address of IPv6 is where that of IPv4 has it. */
-    struct sockaddr_in6 at = {.sin6_family = family};
+    struct sockaddr_in6 at = {.sin6_family = family, .sin6_port = htons(*port)};
     socklen_t size = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof at;
+    if (family == AF_INET6) check(setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof only), "IPV6_V6ONLY");
+    check(bind(fd, (void *)&at, size), "bind");
+    check(listen(fd, MOST), "listen");
+    check(getsockname(fd, (void *)&at, &size), "getsockname");
+    *port = ntohs(at.sin6_port);
+    return (struct pollfd){fd, POLLIN, 0};
+}
+
+static void serve(int family, int workers) {
+    struct pollfd all[MOST] = {{.fd = 0, .events = POLLIN}};
     char line[100];
-    int count = 2, only = 1;
+    /* Connections are behind the listeners. */
+    int first = 2, count = first, port = 0;
     puts("started");
     input(line, sizeof line);
-    all[1] = (struct pollfd){socket(family, SOCK_STREAM, 0), POLLIN, 0};
-    if (family == AF_INET6)
-        check(setsockopt(all[1].fd, IPPROTO_IPV6, IPV6_V6ONLY, &only, sizeof only), "IPV6_V6ONLY");
-    check(bind(all[1].fd, (void *)&at, size), "bind");
-    check(listen(all[1].fd, MOST), "listen");
-    check(getsockname(all[1].fd, (void *)&at, &size), "getsockname");
-    printf("port %d\n", ntohs(at.sin6_port));
+    all[1] = listener(family, &port);
+    printf("port %d\n", port);
+    if (workers) {
+        check(fcntl(all[1].fd, F_SETFL, O_NONBLOCK), "fcntl");
+        check(fork(), "fork");
+    }
     for (;;) {
         await(all, count);
-        if (all[0].revents) exit(0);
-        for (int i = count - 1; i > 1; i--)
+        if (all[0].revents) {
+            input(line, sizeof line);
+            all[count++] = all[first];
+            all[first++] = listener(AF_INET, &port);
+            puts("listens");
+            continue;
+        }
+        for (int i = count - 1; i >= first; i--)
             if (all[i].revents && !echo(all[i].fd)) {
                 close(all[i].fd);
                 all[i] = all[--count];
             }
-        if (all[1].revents && count < MOST) {
-            all[count] = (struct pollfd){accept(all[1].fd, 0, 0), POLLIN, 0};
-            check(all[count++].fd, "accept");
-        }
+        for (int i = 1; i < first; i++)
+            if (all[i].revents && count < MOST) {
+                int fd = accept(all[i].fd, 0, 0);
+                /* Another worker may have been first. */
+                if (fd < 0 && errno == EAGAIN) continue;
+                check(fd, "accept");
+                all[count++] = (struct pollfd){fd, POLLIN, 0};
+            }
     }
 }
 
@@ -126,5 +150,5 @@ int main(int count, char **words) {
         check(setsid(), "setsid");
         printf("pid %d\n", getpid());
     }
-    serve(count == 2 && !strcmp(words[1], "serve6") ? AF_INET6 : AF_INET);
+    serve(count == 2 && !strcmp(words[1], "serve6") ? AF_INET6 : AF_INET, count == 2 && !strcmp(words[1], "workers"));
 }

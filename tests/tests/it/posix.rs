@@ -67,12 +67,23 @@ impl Installed {
     /// registered yet. Returns what both have said if one of them goes on without the IOKernel, as
     /// on a busy machine.
     fn connect(&self, socket: &str, server: &Echo, ip: Ipv4Addr, port: u16) -> Result<Echo, String> {
+        self.connect_while(socket, ip, port, || server.errors())
+    }
+
+    /// As [`connect`](Self::connect), with what the server has said that matters.
+    fn connect_while(
+        &self,
+        socket: &str,
+        ip: Ipv4Addr,
+        port: u16,
+        server_said: impl Fn() -> String,
+    ) -> Result<Echo, String> {
         eventually("the server is reached", || {
             let mut client = self.start(socket, &[], &["ask", &ip.to_string(), &port.to_string()]);
             if client.line().as_deref() == Some("connected") {
                 return Some(Ok(client));
             }
-            let said = server.errors() + &client.errors();
+            let said = server_said() + &client.errors();
             said.contains("goes on with Linux's network").then_some(Err(said))
         })
     }
@@ -231,22 +242,53 @@ fn without_an_iokernel_a_server_says_so_and_goes_on_with_linux() {
     });
 }
 
+/// The port takes IPv4 once the program has a listener for that, too.
 #[test]
 fn a_listener_of_ipv6_alone_is_not_reached_by_ipv4() {
     with_programs(|installed| {
         let bench = Bench::start(|_| (), vec![]);
         let ip = Ipv4Addr::new(10, 77, 0, 56);
         let mut server = installed.start(bench.socket(), &["--ip", &ip.to_string()], &["serve6"]);
-        let port = server.listen().to_string();
+        let port = server.listen();
         until("the server registers", || is_registered(&bench, server.pid()));
-        let mut client = installed.start(bench.socket(), &[], &["ask", &ip.to_string(), &port]);
+        let mut client = installed.start(bench.socket(), &[], &["ask", &ip.to_string(), &port.to_string()]);
         let said = client.line();
         if client.errors().contains("goes on with Linux's network") {
             return Err(client.errors());
         }
         assert_eq!(said, None, "the client is connected");
         client.error_line_with("Connection refused");
+        server.write("by IPv4, too");
+        assert_eq!(server.line().as_deref(), Some("listens"), "{}", server.errors());
+        installed.connect(bench.socket(), &server, ip, port)?.ask("IPv4");
+        assert!(!server.errors().contains("served by Linux's network alone"), "{}", server.errors());
         server.terminate();
+        Ok(())
+    });
+}
+
+#[test]
+fn of_two_workers_of_a_port_one_serves_tailwater_and_the_other_says_why_it_does_not() {
+    with_programs(|installed| {
+        let bench = Bench::start(|_| (), vec![]);
+        let ip = Ipv4Addr::new(10, 77, 0, 57);
+        let mut server = installed.start(bench.socket(), &["--ip", &ip.to_string()], &["workers"]);
+        let port = server.listen();
+        let said = server.error_line_with("goes on with Linux's network alone");
+        // Of the address: another reason is a busy machine's.
+        if !said.contains(&ip.to_string()) {
+            return Err(said);
+        }
+        let mut client = installed.connect_while(bench.socket(), ip, port, String::new)?;
+        let mut on_linux: Vec<_> = (0..4).map(|_| OnLinux::connect(port)).collect();
+        for round in 0..20 {
+            client.ask(&format!("Tailwater {round}"));
+            on_linux.iter_mut().for_each(|client| client.ask(&format!("Linux {round}")));
+        }
+        until("the client and one worker are registered", || bench.registered() == 2);
+        let Echo { mut program, input } = server;
+        drop(input);
+        assert!(program.wait().success(), "{}", program.errors());
         Ok(())
     });
 }
