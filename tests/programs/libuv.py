@@ -13,7 +13,10 @@ import tempfile
 import suite
 
 NOBODY = 65534
-DIFFER = {}
+DIFFER = {
+    "shutdown_eof": "the first client of a server waits until its runtime has started, which takes longer than the 100 ms of "
+    "the test on a busy machine",
+}
 
 
 def build(folder):

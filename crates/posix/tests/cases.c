@@ -934,6 +934,14 @@ static void thread_cases(void) {
     for (int i = 0; i < 2; i++) pthread_join(threads[i], 0);
     line("threads take turns: %d", turns);
     drop(s);
+    pair(s);
+    struct iovec rooms[2] = {{text, 1}, {text + 1, 1}};
+    struct mmsghdr both[2] = {{.msg_hdr = {.msg_iov = rooms, .msg_iovlen = 1}}, {.msg_hdr = {.msg_iov = rooms + 1, .msg_iovlen = 1}}};
+    put(s[0], "x");
+    pthread_create(threads, 0, write_later, s);
+    line("recvmmsg waits for the second: %d", recvmmsg(s[1], both, 2, 0, 0));
+    pthread_join(threads[0], 0);
+    drop(s);
     close(set);
 }
 
