@@ -142,6 +142,8 @@ int main(int count, char **words) {
     sigprocmask(SIG_BLOCK, &term, 0);
     setvbuf(stdout, 0, _IOLBF, 0);
     sigaction(SIGTERM, &action, 0);
+    /* As servers do that show there what they are: it is no more the program's name. */
+    memset(words[0], '-', strlen(words[0]));
     if (count == 4 && !strcmp(words[1], "ask")) ask(words[2], words[3]);
     if (count == 2 && !strcmp(words[1], "daemon")) {
         pid_t child = fork();

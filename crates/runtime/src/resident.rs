@@ -44,7 +44,7 @@ mod signals;
 
 pub(crate) use code::is_libc;
 
-use crate::config::{RuntimeBuilder, sources};
+use crate::config::{RuntimeBuilder, settings, sources};
 use crate::error::StartError;
 use crate::ground::guard::{NoPreempt, inside, set_inside};
 use crate::ground::memory::{PAGE, guard_page, map};
@@ -116,10 +116,12 @@ unsafe impl Send for Resident {}
 unsafe impl Sync for Resident {}
 
 /// Prepares for a runtime that may be started later. To be called when the library is loaded. Keeps
-/// the environment's variables of the runtime as they are now, since a program may replace its
-/// environment, and the runtime's threads from allocating by the program's `malloc`.
+/// the environment's variables of the runtime and the program's name as they are now, since a
+/// program may write over both, and the runtime's threads from allocating by the program's
+/// `malloc`.
 pub fn prepare() {
     sources::keep_environment();
+    let _ = settings::program();
     atexit::keep_all();
 }
 

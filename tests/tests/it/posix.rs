@@ -153,9 +153,15 @@ impl OnLinux {
     }
 }
 
-/// Returns whether the process is registered.
+/// Returns whether the process is registered, by the name of the program, which has written over
+/// its arguments since.
 fn is_registered(bench: &Bench, pid: u32) -> bool {
-    bench.stats()["runtimes"].as_array().expect("an array").iter().any(|runtime| runtime["pid"] == pid)
+    let stats = bench.stats();
+    let registered = stats["runtimes"].as_array().expect("an array").iter().find(|one| one["pid"] == pid);
+    if let Some(registered) = registered {
+        assert_eq!(registered["name"], format!("posix-echo.{pid}"));
+    }
+    registered.is_some()
 }
 
 /// Runs a test with the programs, again if one of them got no core in time.

@@ -10,7 +10,7 @@ mod class;
 #[cfg(feature = "debug")]
 mod dump_signal;
 mod loss;
-mod settings;
+pub(crate) mod settings;
 pub(crate) mod sources;
 mod variables;
 

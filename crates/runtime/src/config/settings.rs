@@ -7,6 +7,7 @@ use crate::error::ConfigError;
 use crate::ground::sleepers::MAX_SLEEPERS;
 use crate::records::stack::{MAX_STACK, MIN_STACK};
 use std::net::Ipv4Addr;
+use std::sync::OnceLock;
 use std::time::Duration;
 use tailwater_shm::control::{Listen, MAX_LISTEN};
 
@@ -208,10 +209,18 @@ fn check<N: Into<u64>>(setting: &'static str, value: N, min: N, max: N) -> Resul
 /// Returns the default name: program name and process id, which no other process of this container
 /// has.
 fn program_name() -> String {
-    let program = std::env::args().next().unwrap_or_default();
-    let base = program.rsplit('/').next().filter(|n| !n.is_empty()).unwrap_or("runtime");
-    let short: String = base.chars().filter(char::is_ascii_graphic).take(48).collect();
-    format!("{short}.{}", std::process::id())
+    format!("{}.{}", program(), std::process::id())
+}
+
+/// Returns the name of the program, as it was at the first call: some programs write over their
+/// arguments, to show in lists of processes what they do.
+pub fn program() -> &'static str {
+    static PROGRAM: OnceLock<String> = OnceLock::new();
+    PROGRAM.get_or_init(|| {
+        let program = std::env::args().next().unwrap_or_default();
+        let base = program.rsplit('/').next().filter(|n| !n.is_empty()).unwrap_or("runtime");
+        base.chars().filter(char::is_ascii_graphic).take(48).collect()
+    })
 }
 
 #[cfg(test)]
