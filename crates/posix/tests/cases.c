@@ -408,6 +408,7 @@ static void option_cases(void) {
     struct sockaddr_in a = local(at);
     set_options(before);
     set_options(fd);
+    poll(&(struct pollfd){fd, POLLIN, 0}, 1, 0);
     line("connect: %s", error(connect(before, (void *)&a, sizeof a)));
     int accepted = accept(fd, 0, 0);
     show_options("set before connect", before);
