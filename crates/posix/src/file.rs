@@ -69,6 +69,7 @@ pub fn of_event(event: readiness::Readiness) -> c_short {
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     pub nodelay: bool,
+    pub cork: bool,
     pub keepalive: bool,
     pub probing: TcpKeepalive,
     pub user_timeout_ms: c_int,
@@ -93,7 +94,7 @@ pub struct Stream {
 
 impl Stream {
     pub fn new(tcp: TcpStream, connected: bool, options: &Options) -> Self {
-        let Options { nodelay, keepalive, probing, user_timeout_ms, linger, receive, send } = *options;
+        let Options { nodelay, cork, keepalive, probing, user_timeout_ms, linger, receive, send } = *options;
         let stream = Self {
             tcp,
             probing: SpinLock::new(probing),
@@ -106,6 +107,9 @@ impl Stream {
         let _ = stream.tcp.set_nonblocking(true);
         if nodelay {
             let _ = stream.tcp.set_nodelay(true);
+        }
+        if cork {
+            let _ = stream.tcp.set_cork(true);
         }
         if keepalive {
             let _ = stream.tcp.set_keepalive(Some(probing));

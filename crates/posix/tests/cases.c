@@ -287,6 +287,10 @@ static void io_cases(void) {
     line("recvmmsg, not for a second: %d", recvmmsg(s[1], read_in, 2, MSG_WAITFORONE | MSG_WAITALL, 0));
     put(s[0], "abcdef");
     line("recvmmsg, no time: %d", recvmmsg(s[1], read_in, 2, MSG_WAITALL, &none));
+    none.tv_sec = 60;
+    line("recvmmsg, some time: %d", recvmmsg(s[1], read_in, 1, MSG_WAITALL, &none));
+    line("time that is left: %d", none.tv_sec < 60);
+    put(s[0], "abc");
     none.tv_nsec = -1;
     line("recvmmsg, an impossible time: %s", error(recvmmsg(s[1], read_in, 2, MSG_WAITALL, &none)));
     line("TRUNC throws away: %ld", (long)recv(s[1], big, 3, MSG_TRUNC | MSG_WAITALL));
@@ -366,6 +370,7 @@ static void set_options(int fd) {
     line("KEEPCNT: %s", set_int(fd, IPPROTO_TCP, TCP_KEEPCNT, 3));
     line("KEEPALIVE: %s", set_int(fd, SOL_SOCKET, SO_KEEPALIVE, 1));
     line("NODELAY: %s", set_int(fd, IPPROTO_TCP, TCP_NODELAY, 1));
+    line("CORK: %s", set_int(fd, IPPROTO_TCP, TCP_CORK, 1));
     line("USER_TIMEOUT: %s", set_int(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 20000));
     line("LINGER: %s", error(setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger)));
     line("RCVTIMEO: %s", error(setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &receive, sizeof receive)));
@@ -380,7 +385,6 @@ static void option_cases(void) {
     show_options("of a connection", s[0]);
     show_options("of an accepted one", s[1]);
     set_options(s[0]);
-    line("CORK: %s", set_int(s[0], IPPROTO_TCP, TCP_CORK, 1));
     show_options("set", s[0]);
     put(s[0], "ab");
     line("no CORK: %s", set_int(s[0], IPPROTO_TCP, TCP_CORK, 0));
@@ -408,6 +412,7 @@ static void option_cases(void) {
     struct sockaddr_in a = local(at);
     set_options(before);
     set_options(fd);
+    /* Without it the listener, and so the connection, is Linux's alone. */
     poll(&(struct pollfd){fd, POLLIN, 0}, 1, 0);
     line("connect: %s", error(connect(before, (void *)&a, sizeof a)));
     int accepted = accept(fd, 0, 0);

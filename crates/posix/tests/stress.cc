@@ -213,7 +213,7 @@ void *begin(void *argument) {
 }
 
 // A handler of a thread that does not wait for 50 ms runs beside it, with thread-local variables that
-// no thread has used.
+// no thread has used: those are not counted.
 void on_signal(int, siginfo_t *info, void *) {
     int before = errno, number = info->si_value.sival_int;
     if (own != number && own != -1) {
@@ -221,7 +221,7 @@ void on_signal(int, siginfo_t *info, void *) {
         (void)!write(2, what, sizeof what - 1);
         _exit(1);
     }
-    handled[number]++;
+    handled[number] += own == number;
     errno = before;
 }
 

@@ -15,7 +15,7 @@ use tailwater::resident::{self, Interrupted};
 
 /// Bytes that sendfile(2) copies, and that a read throws away, at once.
 pub const CHUNK: usize = 64 * 1024;
-/// Buffers of one call that the kernel allows (`UIO_MAXIOV`).
+/// Buffers and messages of one call that the kernel allows (`UIO_MAXIOV`).
 const MAX_BUFFERS: usize = 1024;
 
 /// Calls the C library for a descriptor of the kernel: at home, if the call may wait. That a
@@ -332,9 +332,9 @@ unsafe extern "C" fn recvmmsg(
         }
         events::duration(time)
     };
-    let begin = Instant::now();
+    let begin = limit.map(|_| Instant::now());
     let mut done = 0;
-    while done < count as usize {
+    while done < (count as usize).min(MAX_BUFFERS) {
         let waits = done == 0 || flags & MSG_WAITFORONE == 0;
         let flags = flags & !MSG_WAITFORONE | if waits { 0 } else { MSG_DONTWAIT };
         // SAFETY: the caller's contract.
@@ -348,8 +348,15 @@ unsafe extern "C" fn recvmmsg(
         }
         done += 1;
         // Linux looks at the time between two messages only (recvmmsg(2), BUGS).
-        if limit.is_some_and(|limit| begin.elapsed() >= limit) {
-            break;
+        if let (Some(limit), Some(begin)) = (limit, begin) {
+            let left = limit.saturating_sub(begin.elapsed());
+            // SAFETY: the caller's contract: a time was read there.
+            unsafe {
+                *time = timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+            }
+            if left.is_zero() {
+                break;
+            }
         }
     }
     done as c_int

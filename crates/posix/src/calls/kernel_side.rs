@@ -4,7 +4,8 @@ use crate::{address, real};
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
 use core::time::Duration;
 use libc::{
-    IPPROTO_IPV6, O_NONBLOCK, SO_TYPE, SOCK_STREAM, SOL_SOCKET, c_int, sockaddr_storage, socklen_t, timeval,
+    IPPROTO_IPV6, IPPROTO_TCP, O_NONBLOCK, SO_PROTOCOL, SOL_SOCKET, c_int, sockaddr_storage, socklen_t,
+    timeval,
 };
 
 /// Returns an int option of the kernel's socket.
@@ -28,7 +29,8 @@ pub fn time_option(fd: i32, name: c_int) -> Option<Duration> {
 /// Returns whether the kernel's `fd` is a TCP socket over IP.
 pub fn is_tcp(fd: i32) -> bool {
     let domain = option(fd, SOL_SOCKET, libc::SO_DOMAIN);
-    option(fd, SOL_SOCKET, SO_TYPE) == Some(SOCK_STREAM)
+    // Not of MPTCP, whose options are others.
+    option(fd, SOL_SOCKET, SO_PROTOCOL) == Some(IPPROTO_TCP)
         && matches!(domain, Some(libc::AF_INET | libc::AF_INET6))
 }
 

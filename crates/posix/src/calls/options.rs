@@ -27,18 +27,37 @@ const PROBES: RangeInclusive<c_int> = 1..=127;
 /// Returns what the connections of the kernel's socket `fd` get from it.
 pub fn of_kernel(fd: i32) -> Options {
     let of_tcp = |name| option(fd, IPPROTO_TCP, name).unwrap_or(0);
-    let seconds = |name| Duration::from_secs(of_tcp(name).max(0) as u64);
+    let is_set = |level, name| option(fd, level, name).is_some_and(|value| value != 0);
+    let mut probing = TcpKeepalive::default();
+    for name in [TCP_KEEPIDLE, TCP_KEEPINTVL, TCP_KEEPCNT] {
+        if is_taken(name, of_tcp(name)) {
+            change_probing(&mut probing, name, of_tcp(name));
+        }
+    }
     Options {
-        nodelay: of_tcp(TCP_NODELAY) != 0,
-        keepalive: option(fd, SOL_SOCKET, SO_KEEPALIVE).is_some_and(|value| value != 0),
-        probing: TcpKeepalive::default()
-            .idle(seconds(TCP_KEEPIDLE))
-            .interval(seconds(TCP_KEEPINTVL))
-            .probes(of_tcp(TCP_KEEPCNT).clamp(1, 127) as u8),
+        nodelay: is_set(IPPROTO_TCP, TCP_NODELAY),
+        cork: is_set(IPPROTO_TCP, TCP_CORK),
+        keepalive: is_set(SOL_SOCKET, SO_KEEPALIVE),
+        probing,
         user_timeout_ms: of_tcp(TCP_USER_TIMEOUT),
         linger: linger_of_kernel(fd),
         receive: time_option(fd, SO_RCVTIMEO),
         send: time_option(fd, SO_SNDTIMEO),
+    }
+}
+
+/// Returns whether Linux takes this value of `TCP_KEEPIDLE`, `TCP_KEEPINTVL` or `TCP_KEEPCNT`.
+fn is_taken(name: c_int, value: c_int) -> bool {
+    if name == TCP_KEEPCNT { PROBES } else { PROBE_SECONDS }.contains(&value)
+}
+
+/// Changes how a peer is probed by one of these options, with a value that Linux takes.
+fn change_probing(probing: &mut TcpKeepalive, name: c_int, value: c_int) {
+    let seconds = Duration::from_secs(value as u64);
+    match name {
+        TCP_KEEPIDLE => probing.idle = seconds,
+        TCP_KEEPINTVL => probing.interval = seconds,
+        _ => probing.probes = value as u8,
     }
 }
 
@@ -96,8 +115,9 @@ unsafe extern "C" fn setsockopt(
         if let Some(file) = table::get(fd)
             && let What::Listener(listener) = &file.what
         {
-            let options = of_kernel(fd);
-            *listener.options.lock() = options;
+            // Read under the lock: of two changes at once the later reading has both.
+            let mut options = listener.options.lock();
+            *options = of_kernel(fd);
         }
     }
     result
@@ -119,8 +139,7 @@ fn set_int(stream: &Stream, level: c_int, name: c_int, value: c_int) -> Option<R
         (IPPROTO_TCP, TCP_USER_TIMEOUT) => stream.set_user_timeout(value),
         (SOL_SOCKET, SO_KEEPALIVE) => tcp.set_keepalive((value != 0).then(|| *stream.probing.lock())),
         (IPPROTO_TCP, TCP_KEEPIDLE | TCP_KEEPINTVL | TCP_KEEPCNT) => {
-            let taken = if name == TCP_KEEPCNT { PROBES } else { PROBE_SECONDS };
-            if !taken.contains(&value) {
+            if !is_taken(name, value) {
                 return Some(Err(libc::EINVAL));
             }
             set_probing(stream, name, value)
@@ -132,15 +151,11 @@ fn set_int(stream: &Stream, level: c_int, name: c_int, value: c_int) -> Option<R
 
 /// Sets how the peer is probed, now or once `SO_KEEPALIVE` is on.
 fn set_probing(stream: &Stream, name: c_int, value: c_int) -> io::Result<()> {
-    let mut kept = stream.probing.lock();
-    let seconds = Duration::from_secs(value as u64);
-    match name {
-        TCP_KEEPIDLE => kept.idle = seconds,
-        TCP_KEEPINTVL => kept.interval = seconds,
-        _ => kept.probes = value as u8,
-    }
-    let probing = *kept;
-    drop(kept);
+    let probing = {
+        let mut kept = stream.probing.lock();
+        change_probing(&mut kept, name, value);
+        *kept
+    };
     if stream.tcp.keepalive()?.is_some() { stream.tcp.set_keepalive(Some(probing)) } else { Ok(()) }
 }
 

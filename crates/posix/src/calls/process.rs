@@ -472,13 +472,12 @@ extern "C" fn run(start: *mut c_void) -> *mut c_void {
     value
 }
 
-/// A stack of fewer bytes gets [`STACK_MORE`].
-const SMALL_STACK: size_t = 64 * 1024;
-/// Room for a call of a socket, which takes up to 11 KiB without optimization (5 with it), and for
-/// the frame of a signal with the widest registers.
+/// What a stack of a size that the program sets has more: room for a call of a socket, which takes
+/// up to 11 KiB without optimization (5 with it), and for the frame of a signal with the widest
+/// registers.
 const STACK_MORE: size_t = 16 * 1024;
 
-/// Returns the attributes with a larger stack, if it is a small one that the C library makes.
+/// Returns the attributes with a larger stack, if its size is set, and its memory is not.
 ///
 /// # Safety
 /// As pthread_create(3) for `attributes`.
@@ -492,12 +491,12 @@ unsafe fn with_larger_stack(attributes: *const pthread_attr_t) -> Option<pthread
     unsafe {
         let known = libc::pthread_attr_getstack(attributes, &raw mut low, &raw mut size) == 0;
         // A size of zero is the default one. Without memory of the program's the upper end is null.
-        let is_small = (1..SMALL_STACK).contains(&size) && low.wrapping_byte_add(size).is_null();
-        if !known || !is_small {
+        if !known || size == 0 || !low.wrapping_byte_add(size).is_null() {
             return None;
         }
         let mut larger = attributes.read();
-        (libc::pthread_attr_setstacksize(&raw mut larger, size + STACK_MORE) == 0).then_some(larger)
+        let size = size.checked_add(STACK_MORE)?;
+        (libc::pthread_attr_setstacksize(&raw mut larger, size) == 0).then_some(larger)
     }
 }
 

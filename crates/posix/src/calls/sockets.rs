@@ -12,6 +12,7 @@ use libc::{POLLIN, POLLOUT, SOCK_CLOEXEC, SOCK_NONBLOCK, SOCK_STREAM, c_int, c_l
 use std::io::ErrorKind;
 use std::net::{Shutdown, SocketAddr};
 use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 use tailwater::net::{TcpState, TcpStream, UdpSocket};
 
 /// A socket that is not connected, whose copies are the descriptors of accepted connections; -1
@@ -62,11 +63,13 @@ unsafe extern "C" fn accept4(fd: c_int, out: *mut sockaddr, len: *mut socklen_t,
         // SAFETY: as above.
         return unsafe { super::io::at_kernel(fd, POLLIN, 0, || real::accept4(fd, out, len, flags)) };
     };
-    let options = *listener.options.lock();
+    let limit = listener.options.lock().receive;
+    let until = limit.and_then(|limit| Instant::now().checked_add(limit));
     loop {
         let Some(call) = Call::begin() else { return real::fail(libc::ENETDOWN) };
         match tcp.accept() {
             Ok((tcp, peer)) => {
+                let options = *listener.options.lock();
                 let stream = Stream::new(tcp, true, &options);
                 // SAFETY: the caller's contract.
                 return answer_int(unsafe { admit(stream, peer, out, len, flags) });
@@ -81,7 +84,8 @@ unsafe extern "C" fn accept4(fd: c_int, out: *mut sockaddr, len: *mut socklen_t,
         if file.nonblocking.load(Relaxed) {
             return real::fail(libc::EAGAIN);
         }
-        if let Err(error) = ready::wait_for(fd, POLLIN, options.receive) {
+        let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+        if let Err(error) = ready::wait_for(fd, POLLIN, left) {
             return real::fail(error);
         }
         drop(call);

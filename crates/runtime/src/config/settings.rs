@@ -6,6 +6,7 @@ use super::{DEFAULT_RING, OnIoKernelLoss, ProgramClass};
 use crate::error::ConfigError;
 use crate::ground::sleepers::MAX_SLEEPERS;
 use crate::records::stack::{MAX_STACK, MIN_STACK};
+use std::ffi::OsStr;
 use std::net::Ipv4Addr;
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -216,16 +217,27 @@ fn program_name() -> String {
 /// arguments, to show in lists of processes what they do.
 pub fn program() -> &'static str {
     static PROGRAM: OnceLock<String> = OnceLock::new();
-    PROGRAM.get_or_init(|| {
-        let program = std::env::args().next().unwrap_or_default();
-        let base = program.rsplit('/').next().filter(|n| !n.is_empty()).unwrap_or("runtime");
-        base.chars().filter(char::is_ascii_graphic).take(48).collect()
-    })
+    PROGRAM.get_or_init(|| short_name(&std::env::args_os().next().unwrap_or_default()))
+}
+
+/// Returns the part of a program's path that is its name, in ASCII.
+fn short_name(path: &OsStr) -> String {
+    let path = path.to_string_lossy();
+    let base = path.rsplit('/').next().unwrap_or_default();
+    let short: String = base.chars().filter(char::is_ascii_graphic).take(48).collect();
+    if short.is_empty() { "runtime".to_owned() } else { short }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_program_of_any_path_has_a_name() {
+        let name = |path: &[u8]| short_name(std::os::unix::ffi::OsStrExt::from_bytes(path));
+        assert_eq!([name(b"/usr/bin/kv"), name(b"kv"), name(b"a/k\xffv")], ["kv"; 3]);
+        assert_eq!([name(b""), name(b"bin/"), name(b"\xff")], ["runtime"; 3]);
+    }
 
     #[test]
     fn an_earlier_source_wins_over_later_ones() {
