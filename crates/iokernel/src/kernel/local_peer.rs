@@ -9,10 +9,13 @@
 //! if none is, the call returns after 0.3 us.
 //!
 //! A thread that computes keeps the core until a tick of Linux's clock (1 to 10 ms). Nothing here
-//! can end that earlier, so absences of more than [a millisecond](Bounds::long) have an
-//! [`Account`]: they take one part in [`PARTS`] of the time, and [20 ms](Bounds::allowance) at
-//! once, and this thread polls on meanwhile. With more than one program registered, cores may have
-//! to change hands meanwhile, and it stays for the length of every absence.
+//! can end that earlier. So there are no yields while such threads compete for the cores and
+//! services have other clients than local peers: then this thread has real-time rank, and they get
+//! slices that a timer ends ([`neighbours`](super::neighbours)). Otherwise absences of more than [a
+//! millisecond](Bounds::long) have an [`Account`]: they take one part in [`PARTS`] of the time, and
+//! [20 ms](Bounds::allowance) at once, and this thread polls on meanwhile. With more than one
+//! program registered, cores may have to change hands meanwhile, and it stays for the length of
+//! every absence.
 //!
 //! An absence is as long if the host of a virtual machine takes the core away for a while, which
 //! happens several times a second on some hosts, and nothing distinguishes the two. Pauses of 3 %

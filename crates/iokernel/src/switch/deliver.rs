@@ -157,6 +157,9 @@ impl Switch {
         let to_service = runtime.spec.class == RuntimeClass::LatencyCritical;
         if to_service && !self.best_effort && !GROUP {
             self.served_until = now.saturating_add(self.timing.served);
+            if !self.from_local_peer {
+                self.others_served_until = now.saturating_add(self.timing.others_served);
+            }
         }
         let kthread = runtime.groups.kthread(hash);
         let Kthread { ingress, shares, .. } = &mut runtime.kthreads[usize::from(kthread)];

@@ -1,9 +1,9 @@
-//! How long ports are read and whose time that is.
+//! How long ports are read, whose time that is, and who is served through them.
 
 use tailwater_ports::fault::FaultPort;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Cycles;
-use tailwater_shm::control::Class::LatencyCritical;
+use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
 use tailwater_testkit::frames::udp;
 use tailwater_wire::MacAddr;
 
@@ -209,4 +209,38 @@ fn a_port_that_counts_more_than_it_injects_charges_each_frame_its_part_of_what_i
         assert!(wire.send(&frame));
         assert_eq!(charged(&mut sandbox), [part, 0], "{spec}");
     }
+}
+
+#[test]
+fn services_that_others_than_local_peers_send_to_are_known_for_a_while() {
+    let [local, other] = [0x98, 0x99].map(|last| MacAddr([2, 0, 0, 0, 0, last]));
+    let (first, local_wire) = station(local, None);
+    let (second, wire) = station(other, Some(ELSEWHERE));
+    let mut sandbox = Sandbox::new(3, vec![first, second]);
+    for (id, class) in [(0, LatencyCritical), (1, LatencyCritical), (2, BestEffort)] {
+        sandbox.add(id, 1, 1, class);
+        sandbox.peer(id).queue(0, 1);
+    }
+    sandbox.settle();
+    let only = |sandbox: &Sandbox| sandbox.switch.serves_local_peers_only(sandbox.now);
+    assert!(!only(&sandbox), "no port has a peer on this machine");
+    sandbox.switch.ports[0].local = true;
+    let mut to_all = from(other, 0);
+    to_all[..6].fill(0xff);
+    assert!(local_wire.send(&from(local, 0)) && wire.send(&from(other, 2)) && wire.send(&to_all));
+    sandbox.peer(2).send_udp(0, ip(0), 5);
+    sandbox.pass(100);
+    assert_eq!(sandbox.world.stats.switch.delivered.get(), 6);
+    assert!(only(&sandbox), "a peer, a batch job, and frames to a batch job and to all");
+    let lasts = sandbox.switch.timing.others_served;
+    assert!(wire.send(&from(other, 0)));
+    sandbox.pass(100);
+    assert!(!only(&sandbox), "from a station that is elsewhere");
+    sandbox.pass(lasts - 100);
+    assert!(!only(&sandbox));
+    sandbox.pass(100);
+    assert!(only(&sandbox));
+    sandbox.peer(1).send_udp(0, ip(0), 5);
+    sandbox.pass(100);
+    assert!(!only(&sandbox), "from another service");
 }
