@@ -3,7 +3,7 @@
 use tailwater_ports::fault::FaultPort;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Cycles;
-use tailwater_shm::control::Class::{BestEffort, LatencyCritical};
+use tailwater_shm::control::RuntimeClass::{BestEffort, LatencyCritical};
 use tailwater_testkit::frames::udp;
 use tailwater_wire::MacAddr;
 
