@@ -16,10 +16,11 @@
 //! with those of other programs; the share is given all the same.
 //!
 //! While all that services are sent comes from peers that a port has on this machine, the polling
-//! thread yields to these ([`LocalPeerYield`](super::local_peer::LocalPeerYield)) and has no
-//! real-time rank, from which it could not. Once services are sent frames by others, too, such
-//! peers are ordinary programs like all others: who floods a port of this machine gets no more of
-//! the polling thread's core than `neighbour-share`.
+//! thread has no real-time rank, from which it could not yield to these
+//! ([`LocalPeerYield`](super::local_peer::LocalPeerYield)). Once services are sent frames by
+//! others, too, such peers compete like any other program, for `neighbour-share`: this bounds how
+//! long a single absence of the polling thread is. Which part of the time yields take outside a
+//! contest, and where Linux refuses that rank, is bounded by `LocalPeerYield` itself.
 
 use tailwater_shm::clock::Clock;
 use tailwater_shm::priority::{self, Rank};
@@ -104,6 +105,7 @@ impl Polling {
         let Some(neighbours) = &mut self.neighbours else { return };
         let (least, most) = self.allocator.runnable_kthreads(&self.world, now);
         let waited = self.clock.from_ns(neighbours.waiting.waited());
+        let yielded = core::mem::take(&mut self.yielded);
         // Without an answer nothing changes for long.
         let all = neighbours.waiting.runnable().unwrap_or(0);
         let runtimes = self.world.runtimes.iter();
@@ -118,7 +120,7 @@ impl Polling {
             own: (1 + least, 1 + most),
             polls,
             // A thread that yields waits because it wants to.
-            waited: if local_only { 0 } else { waited },
+            waited: if local_only { 0 } else { waited.saturating_sub(yielded) },
         };
         let contested = neighbours.contest.judge(look, now);
         if beside_changes {

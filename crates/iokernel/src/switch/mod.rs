@@ -137,7 +137,9 @@ pub(crate) struct Switch {
     served_until: Cycles,
     /// The port that is being polled has its peer on this machine.
     from_local_peer: bool,
-    /// Services are served until then to others than such peers.
+    /// Services are sent frames until then by other services, or through ports without such peers;
+    /// what a program sends to itself, frames of best-effort programs and those to groups do not
+    /// count.
     others_served_until: Cycles,
     /// Frames of the present turn that a best-effort program has sent to services.
     to_services: u32,
@@ -321,7 +323,7 @@ impl Switch {
     }
 
     /// Returns whether a port's peer is a program of this machine, and no service has been sent a
-    /// frame by others than such peers lately.
+    /// frame by another service, or through a port without such a peer, lately.
     pub(crate) fn serves_local_peers_only(&self, now: Cycles) -> bool {
         self.has_local_peer() && now >= self.others_served_until
     }

@@ -3,7 +3,7 @@
 use tailwater_ports::fault::FaultPort;
 use tailwater_sched::RuntimeId;
 use tailwater_shm::Cycles;
-use tailwater_shm::control::RuntimeClass::{BestEffort, LatencyCritical};
+use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 use tailwater_testkit::frames::udp;
 use tailwater_wire::MacAddr;
 
@@ -175,6 +175,8 @@ fn a_program_that_ends_while_a_port_is_read_pays_its_part_and_leaves_none_to_oth
     let mut sandbox = two_running(vec![port]);
     sandbox.peer(1).scribble(INGRESS_TAIL, u64::MAX);
     let to_ended = from(mac, 1);
+    let tenant = |sandbox: &Sandbox| sandbox.world.runtimes.get(RuntimeId(1)).unwrap().tenant;
+    let number = tenant(&sandbox);
     // Its position is read once its ring seems full.
     for _ in 0..600 {
         for frame in [&to_ended, &to_ended, &frame, &frame] {
@@ -194,8 +196,8 @@ fn a_program_that_ends_while_a_port_is_read_pays_its_part_and_leaves_none_to_oth
         "{:?}",
         sandbox.ended
     );
-    // Its tenant's number is used again.
     sandbox.add(1, 1, 1, LatencyCritical);
+    assert_eq!(tenant(&sandbox), number, "it has the number of the ended one");
     assert_eq!(charged(&mut sandbox), [0, 0]);
 }
 
@@ -229,9 +231,10 @@ fn services_that_others_than_local_peers_send_to_are_known_for_a_while() {
     to_all[..6].fill(0xff);
     assert!(local_wire.send(&from(local, 0)) && wire.send(&from(other, 2)) && wire.send(&to_all));
     sandbox.peer(2).send_udp(0, ip(0), 5);
+    sandbox.peer(1).send_udp(0, ip(1), 5);
     sandbox.pass(100);
-    assert_eq!(sandbox.world.stats.switch.delivered.get(), 6);
-    assert!(only(&sandbox), "a peer, a batch job, and frames to a batch job and to all");
+    assert_eq!(sandbox.world.stats.switch.delivered.get(), 7);
+    assert!(only(&sandbox), "a peer, a batch job, the service itself, and frames to a batch job and to all");
     let lasts = sandbox.switch.timing.others_served;
     assert!(wire.send(&from(other, 0)));
     sandbox.pass(100);
