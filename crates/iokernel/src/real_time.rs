@@ -33,13 +33,15 @@ pub enum NoRealTime {
     Refused,
     /// Other programs on the polling thread's core send and receive the frames it switches.
     #[error(
-        "no real-time rank for the polling thread: it yields to the peers that a port has on this machine"
+        "the polling thread has no real-time rank while all that services are sent comes from peers that a port has on \
+         this machine: it yields to these"
     )]
     LocalPeer,
 }
 
 /// Returns whether the threads may have real-time rank on a machine that is not dedicated; a port
-/// with peers on this machine (`local_peer`) rules it out for the polling thread only.
+/// with peers on this machine (`local_peer`) rules it out for the polling thread only, and only
+/// while services are sent nothing by others.
 ///
 /// # Errors
 /// Why not.

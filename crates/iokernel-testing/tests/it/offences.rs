@@ -3,11 +3,13 @@
 
 use crate::common::{Running, ask, child_command, config, endpoint, eventually};
 use crate::tap;
+use rustix::thread::{CpuSet, sched_setaffinity};
 use std::cell::Cell;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
-use tailwater_iokernel::{Account, Config, Grant};
+use tailwater_iokernel::config::Priority;
+use tailwater_iokernel::{Account, Config, Grant, online_cores, real_time};
 use tailwater_iokernel_testing::attack::Attack;
 use tailwater_iokernel_testing::child::RawChild;
 use tailwater_iokernel_testing::roles::Echo;
@@ -18,18 +20,33 @@ use tailwater_testkit::namespace::in_namespace;
 
 /// Runs an attack beside a service that answers requests, until `enough`.
 fn attack(attack: Attack, config: Config, enough: impl Fn(&Running) -> bool) {
-    attack_at(Running::with_station(config), attack, enough);
+    attack_at(Running::with_station(config), None, attack, |_| (), enough);
 }
 
-/// As [`attack`], of this IOKernel.
-fn attack_at((iokernel, station): (Running, MemoryPeer), attack: Attack, enough: impl Fn(&Running) -> bool) {
+/// As [`attack`], of this IOKernel, by a thread that may run on this core only if one is given;
+/// `unasked` is called before the first request.
+fn attack_at(
+    (iokernel, station): (Running, MemoryPeer),
+    core: Option<u16>,
+    attack: Attack,
+    unasked: impl FnOnce(&Running),
+    enough: impl Fn(&Running) -> bool,
+) {
     let service =
         RawRuntime::start(&iokernel.socket, &RawSpec::new("service"), |_| Box::<Echo>::default()).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        scope.spawn(|| attack.run(&iokernel.socket, &stop, |_| ()).unwrap());
+        scope.spawn(|| {
+            if let Some(core) = core {
+                let mut only = CpuSet::new();
+                only.set(core.into());
+                sched_setaffinity(None, &only).unwrap();
+            }
+            attack.run(&iokernel.socket, &stop, |_| ()).unwrap();
+        });
         // Also after a panic, or the thread would not end.
         let _stop = StopOnDrop(&stop);
+        unasked(&iokernel);
         let mut number = 0;
         eventually("the attack was noticed", || {
             ask(&station, endpoint(&service), number);
@@ -111,11 +128,53 @@ fn a_service_answers_beside_a_flood_from_linux_through_another_service() {
         let Some(device) = tap::device(&config) else { return };
         let iokernel = Running::with_station_beside(config, vec![device]);
         // Linux got its MAC address, and the polling thread carries both directions.
-        attack_at(iokernel, Attack::TapEcho, |iokernel| {
-            let port = &iokernel.stats.ports()[0];
-            port.injected.get().min(port.transmitted.get()) > 10_000
+        attack_at(
+            iokernel,
+            None,
+            Attack::TapEcho,
+            |_| (),
+            |iokernel| {
+                let port = &iokernel.stats.ports()[0];
+                port.injected.get().min(port.transmitted.get()) > 10_000
+            },
+        );
+    });
+}
+
+#[test]
+fn beside_a_flood_from_linux_the_polling_thread_has_real_time_rank_while_a_service_has_other_clients() {
+    in_namespace(|| {
+        let shared = Config { neighbour_share: 10, priority: Priority::Thread, ..config() };
+        if let Err(why) = real_time(&shared, false) {
+            return eprintln!("skipped: {why}");
+        }
+        if online_cores().len() > 2 {
+            return eprintln!("skipped: Linux does not say that a flood competes while other cores are free");
+        }
+        let Some(device) = tap::device(&shared) else { return };
+        let (iokernel, station) = Running::with_station_beside(shared, vec![device]);
+        let (core, was_in_real_time) = (Some(iokernel.own), Cell::new(false));
+        let unasked = |iokernel: &Running| {
+            eventually("the flood competed, and was yielded to", || {
+                assert!(!is_in_real_time(iokernel.tid), "before a service has other clients");
+                let polling = &iokernel.stats.polling;
+                polling.contests.get() > 0 && polling.slices.get() > 20 && polling.yields.get() > 100
+            });
+        };
+        // It gives slices, and in its rests it is an ordinary thread.
+        attack_at((iokernel, station), core, Attack::TapEcho, unasked, |iokernel| {
+            was_in_real_time.set(was_in_real_time.get() || is_in_real_time(iokernel.tid));
+            was_in_real_time.get() && iokernel.stats.polling.slices.get() > 100
         });
     });
+}
+
+/// Returns whether a thread of this process has real-time rank.
+fn is_in_real_time(tid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{tid}/stat")).unwrap();
+    // Field 41 of proc_pid_stat(5), the policy; the third is the first after the name.
+    let (_, fields) = stat.rsplit_once(") ").unwrap();
+    fields.split(' ').nth(41 - 3) == Some("1")
 }
 
 #[test]

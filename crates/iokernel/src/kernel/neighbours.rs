@@ -15,9 +15,12 @@
 //! run behind ordinary threads at all times, and services are ordinary threads, which take turns
 //! with those of other programs; the share is given all the same.
 //!
-//! While a port has peers on this machine, the polling thread yields to them
-//! ([`LocalPeerYield`](super::local_peer::LocalPeerYield)) and has no real-time rank, from which it
-//! could not.
+//! While all that services are sent comes from peers that a port has on this machine, the polling
+//! thread has no real-time rank, from which it could not yield to these
+//! ([`LocalPeerYield`](super::local_peer::LocalPeerYield)). Once services are sent frames by
+//! others, too, such peers compete like any other program, for `neighbour-share`: this bounds how
+//! long a single absence of the polling thread is. Which part of the time yields take outside a
+//! contest, and where Linux refuses that rank, is bounded by `LocalPeerYield` itself.
 
 use tailwater_shm::clock::Clock;
 use tailwater_shm::priority::{self, Rank};
@@ -102,11 +105,13 @@ impl Polling {
         let Some(neighbours) = &mut self.neighbours else { return };
         let (least, most) = self.allocator.runnable_kthreads(&self.world, now);
         let waited = self.clock.from_ns(neighbours.waiting.waited());
+        let yielded = core::mem::take(&mut self.yielded);
         // Without an answer nothing changes for long.
         let all = neighbours.waiting.runnable().unwrap_or(0);
         let runtimes = self.world.runtimes.iter();
         let kthreads = || runtimes.flat_map(|runtime| &runtime.kthreads).map(|kthread| kthread.tid).collect();
         let beside = all.saturating_sub(1 + most);
+        let local_only = self.switch.serves_local_peers_only(now);
         let others = neighbours.batch_jobs.as_mut().and_then(|jobs| jobs.others(beside, kthreads, now));
         let beside_batch = others.is_some();
         let beside_changes = core::mem::replace(&mut neighbours.beside_batch, beside_batch) != beside_batch;
@@ -115,7 +120,7 @@ impl Polling {
             own: (1 + least, 1 + most),
             polls,
             // A thread that yields waits because it wants to.
-            waited: if self.switch.has_local_peer() { 0 } else { waited },
+            waited: if local_only { 0 } else { waited.saturating_sub(yielded) },
         };
         let contested = neighbours.contest.judge(look, now);
         if beside_changes {
@@ -127,23 +132,22 @@ impl Polling {
             (false, false) => Beside::Nothing,
         };
         self.allocator.set_beside(&mut self.world, beside);
-        if let Some(contested) = contested {
-            self.set_contested(contested, now);
-        }
-    }
-
-    /// Ranks this thread, and counts the contest.
-    fn set_contested(&mut self, contested: bool, now: Cycles) {
-        let local = self.switch.has_local_peer();
-        let Some(neighbours) = &mut self.neighbours else { return };
+        let wants_rank = neighbours.contest.is_on() && neighbours.ranks.real_time && !local_only;
         let counters = &self.world.stats.polling;
-        if contested {
-            counters.contests.add(1);
-            neighbours.since = now;
-            self.real_time = neighbours.ranks.real_time && !local && priority::rank_polling_thread();
-        } else {
-            counters.contested_ns.add(self.clock.to_ns(now.saturating_sub(neighbours.since)));
+        match contested {
+            None => {}
+            Some(true) => {
+                counters.contests.add(1);
+                neighbours.since = now;
+            }
+            Some(false) => {
+                counters.contested_ns.add(self.clock.to_ns(now.saturating_sub(neighbours.since)));
+            }
+        }
+        if !wants_rank {
             self.leave_real_time();
+        } else if !self.real_time {
+            self.real_time = priority::rank_polling_thread();
         }
     }
 

@@ -18,7 +18,7 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::adaptive_spin::AdaptiveSpin;
 use tailwater_shm::{Clock, Cycles, clock};
 
-use super::local_peer::{self, LocalPeerYield};
+use super::local_peer::{self, HeldUp, LocalPeerYield};
 use super::neighbours::Neighbours;
 use super::quiet::{IdlePolicy, Step, WakeLatency};
 use super::sleep;
@@ -82,7 +82,10 @@ pub(super) struct Polling {
     pub(super) neighbours: Option<Neighbours>,
     /// When ordinary threads of this core may run because frames of theirs are waited for.
     local_peer: LocalPeerYield,
-    /// This thread has real-time rank, except in rests: while other programs compete for the cores.
+    /// How long calls that let them run have taken since the last look at other programs.
+    pub(super) yielded: Cycles,
+    /// This thread has real-time rank, except in rests: while other programs compete for the cores,
+    /// and services have other clients than local peers, or no port has any.
     pub(super) real_time: bool,
     /// Interval between two looks at all queues.
     interval: Cycles,
@@ -131,6 +134,7 @@ impl Polling {
             attention: PollUrgency::None,
             neighbours: None,
             local_peer: LocalPeerYield::new(local_peer::Bounds::new(clock)),
+            yielded: 0,
             real_time: false,
             interval: allocator.interval(),
             bounds,
@@ -243,14 +247,19 @@ impl Polling {
         sched_yield();
         let back = clock::now();
         self.enter(Stage::Handoffs);
-        let shared = self.world.runtimes.iter().nth(1).is_some();
+        let held_up = HeldUp {
+            programs: self.world.runtimes.iter().nth(1).is_some(),
+            clients: !self.switch.serves_local_peers_only(now),
+        };
+        let away = back.saturating_sub(left);
+        self.yielded = self.yielded.saturating_add(away);
         let counters = &self.world.stats.polling;
-        if let Some(pause) = self.local_peer.returned(left, back, shared) {
+        if let Some(pause) = self.local_peer.returned(left, back, held_up) {
             counters.long_yields.add(1);
             counters.withheld_ns.add(self.clock.to_ns(pause));
         }
         counters.yields.add(1);
-        counters.yielded_ns.add(self.clock.to_ns(back.saturating_sub(left)));
+        counters.yielded_ns.add(self.clock.to_ns(away));
     }
 
     /// Lets the control thread run, which has no other core: the two compete while programs

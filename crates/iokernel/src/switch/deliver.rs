@@ -157,6 +157,10 @@ impl Switch {
         let to_service = runtime.spec.class == RuntimeClass::LatencyCritical;
         if to_service && !self.best_effort && !GROUP {
             self.served_until = now.saturating_add(self.timing.served);
+            // What a program sends to itself, or is answered by the switch, is no client's.
+            if !self.from_local_peer && !matches!(origin, Origin::Runtime(from, _) if from == id) {
+                self.others_served_until = now.saturating_add(self.timing.others_served);
+            }
         }
         let kthread = runtime.groups.kthread(hash);
         let Kthread { ingress, shares, .. } = &mut runtime.kthreads[usize::from(kthread)];

@@ -135,6 +135,12 @@ pub(crate) struct Switch {
     best_effort: bool,
     /// Services are served until then.
     served_until: Cycles,
+    /// The port that is being polled has its peer on this machine.
+    from_local_peer: bool,
+    /// Services are sent frames until then by other services, or through ports without such peers;
+    /// what a program sends to itself, frames of best-effort programs and those to groups do not
+    /// count.
+    others_served_until: Cycles,
     /// Frames of the present turn that a best-effort program has sent to services.
     to_services: u32,
     /// Returns the time, for what a turn takes.
@@ -153,6 +159,9 @@ bounds! {
         longest_turn = 50 us,
         /// For how long after a frame for a service it is still being served.
         served = 1 ms,
+        /// The same where its client is no local peer of a port, for how the polling thread ranks:
+        /// ten looks at other programs while these compete.
+        others_served = 100 ms,
         /// Time in which a service reads and drops a frame.
         read = 125 ns,
     }
@@ -234,6 +243,8 @@ impl Switch {
             refused: 0,
             best_effort: false,
             served_until: 0,
+            from_local_peer: false,
+            others_served_until: 0,
             to_services: 0,
             stopwatch,
             captures: Captures::default(),
@@ -309,6 +320,12 @@ impl Switch {
     #[inline(always)]
     pub(crate) fn has_local_peer(&self) -> bool {
         self.ports.iter().any(|line| line.local)
+    }
+
+    /// Returns whether a port's peer is a program of this machine, and no service has been sent a
+    /// frame by another service, or through a port without such a peer, lately.
+    pub(crate) fn serves_local_peers_only(&self, now: Cycles) -> bool {
+        self.has_local_peer() && now >= self.others_served_until
     }
 
     /// Returns how many frames have gone to and come from programs of this machine through ports.

@@ -43,6 +43,7 @@ impl Switch {
             let origin = number as u16;
             self.addressees.clear();
             self.slow = false;
+            self.from_local_peer = self.ports[number].local;
             let until = began.saturating_add(self.timing.iteration);
             let mut injector = Injector {
                 switch: self,
@@ -77,6 +78,7 @@ impl Switch {
                 }
             }
         }
+        self.from_local_peer = false;
         if injected > 0 {
             self.flush();
         }

@@ -9,9 +9,8 @@ use tailwater_sched::RuntimeId;
 use tailwater_shm::Cycles;
 use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 use tailwater_testkit::frames::udp;
-use tailwater_wire::MacAddr;
 
-use super::{ELSEWHERE, TURN_FRAMES, ip, station, two_running};
+use super::{ELSEWHERE, TURN_FRAMES, ip, two_running};
 use crate::fixture::{Sandbox, measure_as};
 
 /// Frames that the receiver reads in each iteration.
@@ -268,109 +267,6 @@ fn a_turn_ends_with_the_frame_to_a_port_that_takes_as_long() {
         assert_eq!(came[0].load(Ordering::Relaxed), round);
     }
     measure_as(0);
-}
-
-/// A station's address, and a frame of it for this runtime.
-fn from_station(id: u32) -> (MacAddr, Vec<u8>) {
-    let mac = MacAddr([2, 0, 0, 0, 0, 0x99]);
-    let mut frame = udp(ip(0), ip(id), (5, 7), 60);
-    frame[6..12].copy_from_slice(&mac.0);
-    frame[26..30].copy_from_slice(&ELSEWHERE.octets());
-    (mac, frame)
-}
-
-#[test]
-fn a_port_is_read_for_as_long_as_all_turns_of_an_iteration() {
-    let (mac, frame) = from_station(0);
-    let (port, wire) = station(mac, Some(ELSEWHERE));
-    let mut sandbox = two_running(vec![port]);
-    let time = sandbox.switch.timing.iteration;
-    let mut read = |time: Cycles| {
-        while wire.send(&frame) {}
-        measure_as(time);
-        let before = sandbox.world.stats.ports()[0].injected.get();
-        sandbox.pass(1_000);
-        measure_as(0);
-        while sandbox.peer(0).receive(0).is_some() {}
-        sandbox.world.stats.ports()[0].injected.get() - before
-    };
-    // From one reading of the clock to the next, which are eight frames apart.
-    assert_eq!([time / 8, time / 2, time, 4 * time].map(&mut read), [32, 16, 8, 8]);
-    // One slow poll has no effect on the next.
-    assert_eq!(read(time / 8), 32);
-}
-
-#[test]
-fn a_port_is_read_no_further_after_a_frame_that_took_long() {
-    // One for a program that sleeps, which is woken for it, and one for all.
-    let (mac, frame) = from_station(0);
-    let mut to_all = frame.clone();
-    to_all[..6].fill(0xff);
-    for frame in [frame, to_all] {
-        let (port, wire) = station(mac, Some(ELSEWHERE));
-        let mut sandbox = Sandbox::new(1, vec![port]);
-        sandbox.add(0, 1, 0, LatencyCritical);
-        (0..4).for_each(|_| assert!(wire.send(&frame)));
-        measure_as(sandbox.switch.timing.iteration);
-        sandbox.pass(100);
-        measure_as(0);
-        assert_eq!(sandbox.world.stats.ports()[0].injected.get(), 1);
-        sandbox.pass(100);
-        assert_eq!(sandbox.world.stats.ports()[0].injected.get(), 4);
-    }
-}
-
-/// Runtimes 0 and 1 send without end, and a station sends this frame so many times in each
-/// iteration. Each reading of the clock takes 2 us: a turn has two, reading the station one and one
-/// more for eight frames. Returns how many frames each runtime has sent.
-fn sent_beside_a_station(frame: &[u8], times: u32) -> [u64; 2] {
-    let (mac, _) = from_station(0);
-    let (port, wire) = station(mac, Some(ELSEWHERE));
-    let mut sandbox = two_running(vec![port]);
-    let moved = |sandbox: &Sandbox, id| {
-        sandbox.world.runtimes.get(RuntimeId(id)).unwrap().stats.counters.tx_frames.get()
-    };
-    let mut queued = [0; 2];
-    measure_as(sandbox.switch.timing.turn);
-    for _ in 0..1_000 {
-        for _ in 0..times {
-            wire.send(frame);
-        }
-        for id in 0..2 {
-            let queued = &mut queued[id as usize];
-            while *queued < moved(&sandbox, id) + TURN_FRAMES as u64 {
-                sandbox.peer(id).send_udp(0, ELSEWHERE, 5);
-                *queued += 1;
-            }
-        }
-        sandbox.pass(1_000);
-        while sandbox.peer(0).receive(0).is_some() {}
-        while wire.receive().is_some() {}
-    }
-    measure_as(0);
-    [0, 1].map(|id| moved(&sandbox, id))
-}
-
-#[test]
-fn a_program_pays_with_its_turns_for_what_is_read_from_a_port_for_it() {
-    let (_, frame) = from_station(0);
-    let [flooded, other] = sent_beside_a_station(&frame, 0);
-    assert_eq!(flooded, other);
-    // A turn takes 4 us, and there is one in each iteration. Of those the flooded program has a
-    // quarter if 2 us are read for it in each. It pays with three quarters of its turns at most,
-    // so it has a fifth if 4 us are read for it, or more.
-    for (times, part) in [(1, 3), (8, 4), (32, 4)] {
-        let [flooded, other] = sent_beside_a_station(&frame, times);
-        assert!((flooded * part).abs_diff(other) < other / 20, "{times}: {flooded} and {other}");
-    }
-}
-
-#[test]
-fn no_program_pays_for_what_is_read_from_a_port_for_all() {
-    let (_, mut frame) = from_station(0);
-    frame[..6].fill(0xff);
-    let [one, other] = sent_beside_a_station(&frame, 1);
-    assert!(one.abs_diff(other) < other / 20, "{one} and {other}");
 }
 
 #[test]

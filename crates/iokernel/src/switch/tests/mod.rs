@@ -3,6 +3,7 @@ pub(super) mod firewall;
 mod instances;
 mod lone;
 mod moves;
+mod ports;
 
 use std::net::Ipv4Addr;
 use tailwater_ports::memory::{MemoryPeer, pair};
