@@ -17,7 +17,8 @@
 //! [turns](crate::tenant::turns) of the tenants, and frames out of each port for as long, one at
 //! least. Reading a port is charged to the turns of the tenants that the frames are for. So
 //! hand-offs are followed every few microseconds for each port, and one frame of each, however much
-//! traffic there is.
+//! traffic there is. A port may hold frames of a sender [beyond its turn](Held), which are charged
+//! to it when they are sent.
 //!
 //! | module | does |
 //! |---|---|
@@ -42,6 +43,7 @@
 //! | more frames than its receivers or a port take | dropped and counted once it has had its share of the ring or of the port's queue ([`shares`]) |
 //! | broadcasts and multicasts without end | dropped beyond a number of copies ([`broadcast`]), and always before unicast |
 //! | more frames than its turn takes | they wait in its rings |
+//! | segments to a port that holds them for the end of their packet, and no end | they leave [5 us](Timing::hold) after the last one, or before a frame of another tenant, at its cost |
 //! | answers to a flood from a port | its tenant pays for the reading with up to three quarters of its turns ([`ports`]) |
 //! | a frame that it passes on to the [earlier instance](crate::control::directory) of its program, or says so of | it reaches that one alone, unchecked: both are of one tenant |
 //! | frames to a port above the network's MTU | dropped and counted, no offence: a sender cannot know that a peer has moved |
@@ -69,6 +71,7 @@ mod tests;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use tailwater_ports::{Attachment, Port};
+use tailwater_sched::ledger::RuntimeClass;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::ring::FrameBuffer;
 use tailwater_shm::{Clock, Cycles};
@@ -80,6 +83,7 @@ use crate::config::Config;
 use crate::firewall::Multicast;
 use crate::runtime::{Egress, Runtime};
 use crate::stats::Stats;
+use crate::tenant::TenantId;
 use crate::tenant::turns::{Tag, Turns};
 use crate::world::World;
 use absent::Absent;
@@ -137,6 +141,11 @@ pub(crate) struct Switch {
     served_until: Cycles,
     /// Frames of the present turn that a best-effort program has sent to services.
     to_services: u32,
+    /// What a port holds back.
+    held: Option<Held>,
+    /// Part of the present turn, or of the time in which a port was polled, that is another
+    /// tenant's: what a port held of that one was sent.
+    aside: Cycles,
     /// Returns the time, for what a turn takes.
     stopwatch: fn() -> Cycles,
     pub(crate) captures: Captures,
@@ -155,7 +164,21 @@ bounds! {
         served = 1 ms,
         /// Time in which a service reads and drops a frame.
         read = 125 ns,
+        /// For how long a port waits for the frame that continues what it holds.
+        hold = 5 us,
     }
+}
+
+/// Frames that a port holds back for a moment beyond the turn of their sender, because more of them
+/// make it no longer to send them: a joined packet of a TAP device. No other port does meanwhile.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    port: u16,
+    /// Pays for sending them.
+    tenant: TenantId,
+    class: RuntimeClass,
+    /// They are sent if none has come until then.
+    until: Cycles,
 }
 
 struct PortLine {
@@ -163,12 +186,23 @@ struct PortLine {
     port: Option<Box<dyn Port>>,
     /// It took frames and must be flushed.
     dirty: bool,
+    /// Frames of the present turn are among them.
+    used: bool,
     /// Its peer is a program of this machine.
     local: bool,
     /// Time of its last poll.
     polled: Cycles,
     /// The senders' shares of its queues.
     shares: Vec<Shares>,
+}
+
+impl PortLine {
+    fn flush(&mut self) {
+        self.dirty = false;
+        if let Some(port) = &mut self.port {
+            port.flush();
+        }
+    }
 }
 
 impl Switch {
@@ -214,6 +248,7 @@ impl Switch {
                     local: port.has_local_peer(),
                     port: Some(port),
                     dirty: false,
+                    used: false,
                     polled: 0,
                     shares: Vec::new(),
                 })
@@ -235,6 +270,8 @@ impl Switch {
             best_effort: false,
             served_until: 0,
             to_services: 0,
+            held: None,
+            aside: 0,
             stopwatch,
             captures: Captures::default(),
         }

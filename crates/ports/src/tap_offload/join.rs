@@ -177,6 +177,11 @@ impl Joiner {
         Taken::Held
     }
 
+    /// Returns whether there is a packet that may grow.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.is_some()
+    }
+
     /// Returns the packet with its header before it, and begins anew; `None` if there is none.
     pub(crate) fn finish(&mut self) -> Option<&[u8]> {
         let open = self.open.take()?;
