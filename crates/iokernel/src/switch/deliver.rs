@@ -237,6 +237,7 @@ impl Switch {
     ) -> Delivery {
         if let Some(held) = self.held
             && held.port == number
+            && source.len() <= self.max_port_frame
             && !matches!(origin, Origin::Runtime(_, from) if from == held.tenant)
         {
             self.send_held(world);
@@ -256,12 +257,14 @@ impl Switch {
         };
         self.slow = true;
         let taken = match origin {
-            Origin::Runtime(_, from) => send(&mut **port, &mut line.shares, from, now, frame),
+            Origin::Runtime(_, from) => {
+                line.used = true;
+                send(&mut **port, &mut line.shares, from, now, frame)
+            }
             Origin::Port(_) => port.transmit(now, frame),
         };
         if taken {
             line.dirty = true;
-            line.used |= matches!(origin, Origin::Runtime(..));
             stats.transmitted.add(1);
             world.stats.switch.to_ports.add(1);
             if self.captures.is_on() {
@@ -299,13 +302,15 @@ impl Switch {
 
     /// Sends what a port holds back and charges the tenant that it is of, whose turn is over.
     #[inline(never)]
-    pub(super) fn send_held(&mut self, world: &mut World) {
+    pub(crate) fn send_held(&mut self, world: &mut World) {
         let Some(Held { port, tenant, class, .. }) = self.held.take() else { return };
         let began = (self.stopwatch)();
         self.ports[usize::from(port)].flush();
-        let took = (self.stopwatch)().saturating_sub(began).min(self.timing.longest_turn);
-        self.turns.charge(&mut world.runtimes.tenants.get_mut(tenant).tag, class, took);
+        let took = (self.stopwatch)().saturating_sub(began);
         self.aside += took;
+        let tenant = world.runtimes.tenants.get_mut(tenant);
+        let cost = tenant.cost_of_turn(took.min(self.timing.longest_turn));
+        self.turns.charge(&mut tenant.tag, class, cost);
     }
 
     /// Flushes the ports that took frames, except one that holds some back.

@@ -192,7 +192,7 @@ impl Switch {
         let (mut taken, mut bytes, mut next_look) = (0, 0, CLOCK_FRAMES);
         while taken < TURN_FRAMES {
             if taken == next_look || core::mem::take(&mut self.slow) {
-                if (self.stopwatch)().saturating_sub(*at) >= self.timing.turn {
+                if (self.stopwatch)().saturating_sub(*at + self.aside) >= self.timing.turn {
                     break;
                 }
                 next_look = taken + CLOCK_FRAMES;

@@ -43,7 +43,7 @@
 //! | more frames than its receivers or a port take | dropped and counted once it has had its share of the ring or of the port's queue ([`shares`]) |
 //! | broadcasts and multicasts without end | dropped beyond a number of copies ([`broadcast`]), and always before unicast |
 //! | more frames than its turn takes | they wait in its rings |
-//! | segments to a port that holds them for the end of their packet, and no end | they leave [5 us](Timing::hold) after the last one, or before a frame of another tenant, at its cost |
+//! | segments to a port that holds them for the end of their packet, and no end | they leave [5 us](Timing::hold) after the last one, before a frame of another tenant, or once they are 64, at their sender's cost |
 //! | answers to a flood from a port | its tenant pays for the reading with up to three quarters of its turns ([`ports`]) |
 //! | a frame that it passes on to the [earlier instance](crate::control::directory) of its program, or says so of | it reaches that one alone, unchecked: both are of one tenant |
 //! | frames to a port above the network's MTU | dropped and counted, no offence: a sender cannot know that a peer has moved |
@@ -155,16 +155,18 @@ bounds! {
     /// The switch's bounds on time.
     struct Timing {
         /// A turn, and all turns of an iteration; reading a port takes as long. A frame between
-        /// programs takes 80 ns, one to a TAP device 2 us, one from it 1 us (2-vCPU VM).
+        /// programs takes 80 ns, one from a TAP device 1 us, one to it 2 us (2-vCPU VM); a joined
+        /// packet of up to 64 KiB is one longer call.
         turn = 2 us,
         iteration = 4 us,
-        /// Longest time of a turn that is charged: a longer one is not the tenant's fault.
+        /// Longest time of a turn or call that is charged: a longer one is seldom the tenant's
+        /// fault.
         longest_turn = 50 us,
         /// For how long after a frame for a service it is still being served.
         served = 1 ms,
         /// Time in which a service reads and drops a frame.
         read = 125 ns,
-        /// For how long a port waits for the frame that continues what it holds.
+        /// For how long a port waits, after each frame that it holds, for the next one.
         hold = 5 us,
     }
 }
@@ -312,6 +314,8 @@ impl Switch {
 
     /// Removes a runtime: its rings are not accessed after this.
     pub(crate) fn detach(&mut self, id: RuntimeId, world: &mut World) {
+        // It may be of this runtime, whose tenant is to pay.
+        self.send_held(world);
         self.solicited.remove(id);
         self.moves.detach(id);
         self.give_up_address(id);

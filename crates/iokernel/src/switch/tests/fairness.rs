@@ -277,8 +277,8 @@ struct Holding {
     sent: Arc<AtomicU32>,
 }
 
-/// Time that it takes to send them.
-const SENDING: Cycles = 10_000;
+/// Time that it takes to send them: more than is charged of one call.
+const SENDING: Cycles = 200_000;
 
 impl Port for Holding {
     fn name(&self) -> &'static str {
@@ -345,15 +345,29 @@ fn the_sender_pays_for_what_a_port_held_of_it_whoever_makes_it_leave() {
     let before = [0, 1].map(|id| tag(&sandbox, id));
     sandbox.peer(0).send_udp(0, ELSEWHERE, 5);
     sandbox.pass(100);
-    sandbox.peer(1).send_udp(0, ELSEWHERE, 5);
+    (0..2).for_each(|_| sandbox.peer(1).send_udp(0, ELSEWHERE, 5));
     sandbox.pass(100);
     assert_eq!(sent.load(Ordering::Relaxed), 1, "frames of two senders are not held together");
     assert!(tag(&sandbox, 0) > before[0]);
     assert_eq!(tag(&sandbox, 1), before[1]);
+    assert!(!sandbox.switch.has_egress_of(RuntimeId(1)), "the call ends no turn of the other");
     // Nor does it pay for its own before that is sent.
     sandbox.pass(sandbox.switch.timing.hold);
     assert_eq!(sent.load(Ordering::Relaxed), 2);
     assert!(tag(&sandbox, 1) > before[1]);
+}
+
+#[test]
+fn what_a_port_holds_leaves_before_an_end_and_its_tenant_pays_the_reading_with_the_call() {
+    let (mut sandbox, sent) = beside_holding();
+    let tenant = sandbox.world.runtimes.get(RuntimeId(0)).unwrap().tenant;
+    let longest = sandbox.switch.timing.longest_turn;
+    sandbox.peer(0).send_udp(0, ELSEWHERE, 5);
+    sandbox.pass(100);
+    sandbox.world.runtimes.tenants.get_mut(tenant).charge_port_time(longest, longest);
+    sandbox.switch.detach(RuntimeId(0), &mut sandbox.world);
+    assert_eq!(sent.load(Ordering::Relaxed), 1);
+    assert_eq!(sandbox.world.runtimes.tenants.get_mut(tenant).cost_of_turn(1), 1, "nothing is owed");
 }
 
 /// A station's address, and a frame of it for this runtime.
