@@ -322,9 +322,13 @@ pub trait Port: Send {
         self.transmit(now, frame)
     }
 
-    /// Sends what [`transmit`](Self::transmit) held back, if that takes long: the turn of the
-    /// program that sent it ends, and it is charged for the time. Called only after a transmit.
-    fn end_turn(&mut self) {}
+    /// Returns whether [`transmit`](Self::transmit) has held back what the next frame of the same
+    /// sender may continue. The switch then waits a moment for that frame before it calls
+    /// [`flush`](Self::flush), and charges the sender for the call. A port whose flush takes long
+    /// returns true, so that it is charged. Called only after a transmit.
+    fn awaits_more(&self) -> bool {
+        false
+    }
 
     /// Sends what [`transmit`](Self::transmit) held back: the batch is complete. Called only after
     /// at least one transmit.

@@ -3,11 +3,13 @@
 //!
 //! Owns the device and its interface's addresses, which are the gateways of the runtimes: the IPv4
 //! address it was made with and, on a network with IPv6, the corresponding IPv6 address. Linux
-//! itself does neighbour discovery for both. Each frame takes one `read` or `write` (about 0.4
-//! million a second, 4.3 us round trip on a 2-vCPU VM), but segments of TCP pass in packets of up
-//! to 64 KiB. Runtimes receive complete frames: this port cuts Linux's packets and computes the
-//! checksums, and joins the segments of a turn into packets for Linux. With `offload=off` Linux
-//! does all that, and each segment is a call. The runtimes' own stacks answer ARP and ICMP.
+//! itself does neighbour discovery for both. A device that is made here has the MAC address that
+//! follows from the IPv4 address, so that programs find one that is made anew at once. Each frame
+//! takes one `read` or `write` (about 0.4 million a second, 4.3 us round trip on a 2-vCPU VM), but
+//! segments of TCP pass in packets of up to 64 KiB. Runtimes receive complete frames: this port
+//! cuts Linux's packets and computes the checksums, and joins consecutive segments into packets for
+//! Linux, for which it lets the switch wait a moment ([`Port::awaits_more`]). With `offload=off`
+//! Linux does all that, and each segment is a call. The runtimes' own stacks answer ARP and ICMP.
 //!
 //! Reading an empty device costs a system call (0.2 us), so after an empty read the device is not
 //! read for `RECHECK_NS`; while the IOKernel sleeps, the device's descriptor wakes it.
@@ -178,6 +180,11 @@ impl TapPort {
         open_tap(name, kind)
     }
 
+    /// Returns whether there is an interface of this name.
+    fn has_interface(&self) -> bool {
+        Interface::new(&self.spec.name).is_ok_and(|interface| interface.index().is_ok())
+    }
+
     fn fail(&self, why: String) -> PortError {
         PortError { port: self.spec.name.clone(), why }
     }
@@ -190,7 +197,7 @@ impl TapPort {
     pub(super) fn examine(&self, prefix_len: u8, inherits: bool) -> Result<String, PortError> {
         let (name, host) = (&self.spec.name, self.host);
         let found = |what| Ok(format!("TAP device {name}, Linux's address {host}: {what}"));
-        let is_there = Interface::new(name).and_then(|interface| interface.index()).is_ok();
+        let is_there = self.has_interface();
         let kind = self.spec.kind();
         match self.open_first() {
             Ok(_) if is_there => found("the device is there"),
@@ -229,7 +236,7 @@ impl TapPort {
             Errno::OPNOTSUPP => {
                 format!("cannot {what}: this kernel passes no long segments; add offload=off")
             }
-            Errno::INVAL if Interface::new(name).is_ok_and(|interface| interface.index().is_ok()) => format!(
+            Errno::INVAL if self.has_interface() => format!(
                 "cannot {what}: there is a device {name} already, of another kind, or made for several queues while \
                  one is asked for (queues=1), or the reverse; give it the other queues=, or choose another name"
             ),
@@ -275,6 +282,7 @@ impl Port for TapPort {
 
     fn start(&mut self, context: &Context) -> Result<(), PortError> {
         let prefix_len = context.prefix_len;
+        let is_there = self.has_interface();
         self.recheck = context.clock.from_ns(RECHECK_NS);
         let mut devices = std::mem::take(&mut self.devices);
         let (TapSpec { name, queues, .. }, kind) = (&self.spec, self.spec.kind());
@@ -286,6 +294,10 @@ impl Port for TapPort {
             devices.push(device);
         }
         let interface = Interface::new(name).map_err(|e| self.explain("open a socket", e, prefix_len))?;
+        if !is_there {
+            let own = MacAddr::derived(self.host);
+            interface.set_mac(own).map_err(|e| self.explain("set its MAC address", e, prefix_len))?;
+        }
         match interface.configure(self.host, prefix_len, context.mtu) {
             Ok(()) => {}
             // An administrator has configured the interface already.
@@ -362,7 +374,7 @@ impl Port for TapPort {
         }
         let mut taken = self.joiner.take(frame);
         if taken == Taken::Other {
-            self.end_turn();
+            self.flush();
             taken = self.joiner.take(frame);
         }
         match taken {
@@ -375,14 +387,14 @@ impl Port for TapPort {
         }
     }
 
-    fn end_turn(&mut self) {
-        // The frames of a joined packet have been counted as sent; if it is dropped, their sender's
-        // TCP finds out, as on any wire.
-        self.send_joined();
+    fn awaits_more(&self) -> bool {
+        self.joiner.is_open()
     }
 
     fn flush(&mut self) {
-        self.end_turn();
+        // The frames of a joined packet have been counted as sent; if it is dropped, their sender's
+        // TCP finds out, as on any wire.
+        self.send_joined();
     }
 
     fn next_event(&self) -> Option<Cycles> {

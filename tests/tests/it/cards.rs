@@ -14,6 +14,7 @@ use tailwater_tests::{Bench, Role};
 
 use crate::shared_addresses::{
     LINUX, WORDS, answer_while, ask, connect, exchange, iokernel, joined_by, mac_of, neighbour, serve_linux,
+    under_load,
 };
 use crate::two_machines::receive_queues;
 
@@ -111,6 +112,31 @@ fn both_serve_on_behind_another_mac_address() {
     });
     scene.here.ip(&["link", "set", "here0", "address", &before]);
     scene.there.ip(&["neigh", "flush", "dev", "there0"]);
+    scene.check();
+}
+
+#[test]
+fn programs_serve_on_under_load_while_linux_has_another_address() {
+    let Some(mut scene) = Scene::new() else { return };
+    scene.check();
+    let Scene { to_service, here, there, echo, .. } = &mut scene;
+    let other = Ipv4Addr::new(10, 77, 0, 3);
+    let replace = |one: Ipv4Addr, by: Ipv4Addr| {
+        for (what, ip) in [("del", one), ("add", by)] {
+            here.ip(&["addr", what, &format!("{ip}/16"), "dev", "here0"]);
+        }
+    };
+    under_load(to_service, |goes_on| {
+        goes_on("before");
+        replace(LINUX, other);
+        goes_on("while Linux has another address");
+        ask(there, (echo.ip, 7).into());
+        let linux = here.inside(|| UdpSocket::bind((other, 7)).expect("Linux's own address"));
+        answer_while(&linux, || ask(there, (other, 7).into()));
+        replace(other, LINUX);
+        goes_on("afterwards");
+    });
+    // So does Linux's connection, which was silent meanwhile.
     scene.check();
 }
 

@@ -128,6 +128,34 @@ pub(crate) fn exchange(stream: &mut TcpStream, request: &[u8]) -> Vec<u8> {
     })
 }
 
+/// Uses a connection without a pause while `run` goes on, which gets a wait until it has been used
+/// again. Returns how long the exchanges took, the longest last.
+pub(crate) fn under_load(stream: &mut TcpStream, run: impl FnOnce(&dyn Fn(&str))) -> Vec<Duration> {
+    let request: Vec<u8> = (0..2_000u32).map(|i| (i * 7) as u8).collect();
+    let (over, count) = (AtomicBool::new(false), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        let stop = StopOnDrop(&over);
+        let load = scope.spawn(|| {
+            let mut times = Vec::new();
+            while !over.load(Ordering::Relaxed) {
+                let began = Instant::now();
+                assert!(exchange(stream, &request) == request);
+                times.push(began.elapsed());
+                count.fetch_add(1, Ordering::Relaxed);
+            }
+            times.sort_unstable();
+            times
+        });
+        run(&|when| {
+            let before = count.load(Ordering::Relaxed);
+            let is_used = || count.load(Ordering::Relaxed) > before + 20 || load.is_finished();
+            until(&format!("the connection is used {when}"), is_used);
+        });
+        drop(stop);
+        load.join().expect("the connection lives on")
+    })
+}
+
 /// Serves connections to Linux's own server until the listener is gone: sends all back.
 pub(crate) fn serve_linux(listener: &TcpListener) {
     while let Ok((mut stream, _)) = listener.accept() {
@@ -423,25 +451,7 @@ fn connections_live_on_when_the_iokernel_is_killed_or_replaced_under_load() {
     std::thread::spawn(move || serve_linux(&listener));
     let mut to_linux = connect(&there, (LINUX, 7).into());
     let mut to_program = connect(&there, (service.ip, 7).into());
-    let (over, count) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        let stop = StopOnDrop(&over);
-        let load = scope.spawn(|| {
-            let request: Vec<u8> = (0..2_000u32).map(|i| (i * 7) as u8).collect();
-            let mut longest = Duration::ZERO;
-            while !over.load(Ordering::Relaxed) {
-                let began = Instant::now();
-                assert!(exchange(&mut to_program, &request) == request);
-                longest = longest.max(began.elapsed());
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-            longest
-        });
-        let goes_on = |when: &str| {
-            let before = count.load(Ordering::Relaxed);
-            let what = format!("the connection is used {when}");
-            until(&what, || count.load(Ordering::Relaxed) > before + 20 || load.is_finished());
-        };
+    let times = under_load(&mut to_program, |goes_on| {
         for _ in 0..KILLS {
             goes_on("before a kill");
             running.kill();
@@ -460,8 +470,6 @@ fn connections_live_on_when_the_iokernel_is_killed_or_replaced_under_load() {
             let newcomer = here.inside(|| Role::start(&socket, "echo", "newcomer", &wait));
             ask(&there, (newcomer.ip, 7).into());
         }
-        drop(stop);
-        let longest = load.join().expect("the connection lives on");
-        println!("longest exchange over {KILLS} kills: {longest:?}");
     });
+    println!("longest exchange over {KILLS} kills: {:?}", times.last());
 }

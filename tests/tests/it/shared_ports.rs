@@ -7,12 +7,10 @@
 use rustix::process::Signal;
 use serde_json::Value;
 use std::fs;
-use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tailwater_iokernel_testing::RawSpec;
 use tailwater_ports::xdp;
 use tailwater_shm::control::{Instance, Register};
@@ -22,8 +20,9 @@ use tailwater_testkit::{
     until,
 };
 use tailwater_tests::attack::Offer;
-use tailwater_tests::{Role, StopOnDrop, turn, wait_for_predecessor};
+use tailwater_tests::{Role, turn, wait_for_predecessor};
 
+use crate::shared_addresses::{self, exchange, under_load};
 use crate::takeover_xdp::maps_bound_sockets;
 
 /// The address that Linux and programs share, and the other one it gets later.
@@ -201,28 +200,9 @@ impl Scene {
     }
 }
 
-/// Returns the bytes that come back over a connection.
-fn exchange(stream: &mut TcpStream, request: &[u8]) -> Vec<u8> {
-    let mut writer = stream.try_clone().expect("a descriptor");
-    std::thread::scope(|scope| {
-        scope.spawn(move || writer.write_all(request).expect("the connection lives"));
-        let mut answer = vec![0; request.len()];
-        stream.read_exact(&mut answer).expect("an answer");
-        answer
-    })
-}
-
 /// Serves connections to Linux's own server until this process ends: sends all back.
 fn serve_linux(listener: TcpListener) {
-    std::thread::spawn(move || {
-        while let Ok((mut stream, _)) = listener.accept() {
-            std::thread::spawn(move || {
-                let mut writer = stream.try_clone().expect("a descriptor");
-                // Ends with the connection.
-                let _ = std::io::copy(&mut stream, &mut writer);
-            });
-        }
-    });
+    std::thread::spawn(move || shared_addresses::serve_linux(&listener));
 }
 
 #[test]
@@ -287,9 +267,20 @@ fn a_pod_with_one_address_of_its_own_is_reached_by_way_of_a_router_with_a_link_l
     scene.there.ip(&["addr", "add", "169.254.1.1/32", "dev", "there0"]);
     scene.there.ip(&["addr", "add", "198.51.100.9/32", "dev", "there0"]);
     scene.there.ip(&["route", "add", "192.0.2.1", "dev", "there0"]);
+    let far6 = Ipv6Addr::new(0x2001, 0xdb8, 0xffff, 0, 0, 0, 0, 9);
+    if scene.has_ipv6 {
+        scene.here.ip(&["addr", "add", "2001:db8::1/128", "dev", "here0", "nodad"]);
+        scene.here.ip(&["route", "add", "default", "via", "fe80::1", "dev", "here0"]);
+        scene.there.ip(&["addr", "add", "fe80::1/64", "dev", "there0", "nodad"]);
+        scene.there.ip(&["addr", "add", "2001:db8:ffff::9/128", "dev", "there0", "nodad"]);
+        scene.there.ip(&["route", "add", "2001:db8::1", "dev", "there0"]);
+    }
     let _iokernel = scene.iokernel(WORDS, &[]);
     let Some(_service) = scene.program("echo", "service", "udp:7") else { return };
     scene.ask_from(far.into(), (SHARED, 7).into(), b"who is there");
+    if scene.has_ipv6 {
+        scene.ask_from(far6.into(), (SHARED6, 7).into(), b"who is there");
+    }
     let linux = scene.here.inside(|| TcpListener::bind((SHARED, 22)).expect("Linux's own port"));
     serve_linux(linux);
     assert_eq!(exchange(&mut scene.connect((SHARED, 22).into()), b"still there"), b"still there");
@@ -350,11 +341,30 @@ fn programs_follow_the_interface_to_another_address() {
     let _turn = turn();
     let _iokernel = scene.iokernel(WORDS, &[]);
     let Some(_udp) = scene.program("echo", "udp", "udp:7") else { return };
+    let Some(_tcp) = scene.program("tcp-serve", "tcp", "tcp:7") else { return };
     scene.ask((SHARED, 7).into(), b"before");
-    // In this order: Linux removes the other addresses of a network with the first one.
-    scene.here.ip(&["addr", "del", "192.0.2.1/24", "dev", "here0"]);
-    scene.here.ip(&["addr", "add", "192.0.2.77/24", "dev", "here0"]);
-    scene.ask((LATER, 7).into(), b"after");
+    let change = || {
+        // In this order: Linux removes the other addresses of a network with the first one.
+        scene.here.ip(&["addr", "del", "192.0.2.1/24", "dev", "here0"]);
+        scene.here.ip(&["addr", "add", "192.0.2.77/24", "dev", "here0"]);
+        scene.ask((LATER, 7).into(), b"after");
+        assert_eq!(exchange(&mut scene.connect((LATER, 7).into()), b"who is there"), b"who is there");
+    };
+    if scene.has_ipv6 {
+        // Under load at the other address, which both keep.
+        serve_linux(scene.here.inside(|| TcpListener::bind((SHARED6, 22)).expect("Linux's own port")));
+        let mut to_linux = scene.connect((SHARED6, 22).into());
+        under_load(&mut to_linux, |linux_goes_on| {
+            under_load(&mut scene.connect((SHARED6, 7).into()), |goes_on| {
+                goes_on("before");
+                change();
+                goes_on("after the change");
+                linux_goes_on("after the change");
+            });
+        });
+    } else {
+        change();
+    }
     let taken = scene.here.inside(|| UdpSocket::bind((LATER, 7))).map(drop);
     assert_eq!(taken.map_err(|error| error.kind()), Err(std::io::ErrorKind::AddrInUse));
 }
@@ -459,26 +469,7 @@ fn no_connection_is_reset_when_the_iokernel_is_killed_or_replaced_under_load() {
     serve_linux(scene.here.inside(|| TcpListener::bind((SHARED, 22)).expect("Linux's own port")));
     let mut to_linux = scene.connect((SHARED, 22).into());
     let mut to_program = scene.connect((SHARED, 7).into());
-    let (over, count) = (AtomicBool::new(false), AtomicU64::new(0));
-    std::thread::scope(|scope| {
-        let stop = StopOnDrop(&over);
-        let load = scope.spawn(|| {
-            let request: Vec<u8> = (0..2_000u32).map(|i| (i * 7) as u8).collect();
-            let mut longest = Vec::new();
-            while !over.load(Ordering::Relaxed) {
-                let began = Instant::now();
-                assert!(exchange(&mut to_program, &request) == request);
-                longest.push(began.elapsed());
-                count.fetch_add(1, Ordering::Relaxed);
-            }
-            longest.sort_unstable();
-            longest
-        });
-        let goes_on = |when: &str| {
-            let before = count.load(Ordering::Relaxed);
-            let what = format!("the connection is used {when}");
-            until(&what, || count.load(Ordering::Relaxed) > before + 20 || load.is_finished());
-        };
+    let times = under_load(&mut to_program, |goes_on| {
         for _ in 0..kills {
             goes_on("before a kill");
             running.kill();
@@ -517,9 +508,7 @@ fn no_connection_is_reset_when_the_iokernel_is_killed_or_replaced_under_load() {
         running.wait();
         running = scene.iokernel(WORDS, &[]);
         goes_on("after a restart");
-        drop(stop);
-        let times = load.join().expect("the connection lives on");
-        let longest = &times[times.len().saturating_sub(kills as usize)..];
-        println!("longest exchanges over {kills} kills: {longest:?}");
     });
+    let longest = &times[times.len().saturating_sub(kills as usize)..];
+    println!("longest exchanges over {kills} kills: {longest:?}");
 }

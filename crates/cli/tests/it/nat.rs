@@ -4,14 +4,14 @@
 //! with what a table needs of Linux; without them a message says so and the test is skipped.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use rustix::process::Signal;
 use tailwater_testkit::namespace::Namespace;
-use tailwater_testkit::{Program, installed, run as run_program, socket_name, text, until};
+use tailwater_testkit::{PATIENCE, Program, installed, run as run_program, socket_name, text, until};
 
 use crate::common::{run, stats, tailwater};
 use crate::load_over::{STORE, STORE_WORDS};
@@ -183,12 +183,18 @@ fn another_machine_reaches_a_program_at_a_published_port_also_after_a_crash() {
     let _store = bed.store();
     bed.answers_at(FOUR);
     bed.answers_at(SIX);
+    let mac = || {
+        let shown = bed.here.run("ip", &["-br", "link", "show", "tw0"]);
+        shown.split_whitespace().nth(2).map(str::to_owned)
+    };
+    let before = mac();
     first.signal(Signal::KILL);
     first.wait();
     assert!(bed.has_table(), "a crash leaves it for the next IOKernel");
-    // By IPv4 only: programs learn late by IPv6 that a device that is made anew has another MAC.
     let mut second = bed.iokernel();
+    assert_eq!(mac(), before, "the store need not look for the device again");
     bed.answers_at(FOUR);
+    bed.answers_at(SIX);
     second.signal(Signal::KILL);
     second.wait();
     let said = bed.repair(Some("signal"));
@@ -204,6 +210,20 @@ fn another_machine_reaches_a_program_at_a_published_port_also_after_a_crash() {
     third.signal(Signal::TERM);
     assert!(third.wait().success(), "{}", third.errors());
     assert!(!bed.has_table(), "the end of an IOKernel takes back what it published");
+}
+
+#[test]
+fn a_program_reaches_another_machine_under_the_address_of_this_one() {
+    let Some(bed) = Bed::new() else { return };
+    let _iokernel = bed.iokernel();
+    for (server, own) in [("192.168.77.2:9", FOUR), ("[fd00:1::2]:9", SIX)] {
+        let socket = bed.there.inside(|| UdpSocket::bind(server).unwrap());
+        socket.set_read_timeout(Some(PATIENCE)).unwrap();
+        let words = ["load", server, "--over", "tailwater", "--iokernel", &bed.socket, "--rate", "100"];
+        let _load = bed.here.inside(|| Program::start(&mut tailwater(&words)));
+        let (_, from) = socket.recv_from(&mut [0; 2_048]).expect("its requests arrive");
+        assert_eq!(from.ip().to_string(), own.trim_matches(['[', ']']));
+    }
 }
 
 #[test]

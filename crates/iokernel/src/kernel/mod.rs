@@ -207,6 +207,8 @@ impl IoKernel {
         while !stop.load(Ordering::Relaxed) && !polling.leaves() {
             polling.iterate(stop);
         }
+        // Before a successor uses the device.
+        polling.switch.send_held(&mut polling.world);
         polling.enter(Stage::Outside);
         if let Some(farewell) = self.farewell {
             farewell(if polling.leaves() { End::Succeeded } else { End::Stopped });

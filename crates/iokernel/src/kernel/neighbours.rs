@@ -220,6 +220,7 @@ impl Polling {
     /// Sleeps for a slice, in which ordinary threads run. It ends after its first part if none
     /// waits by then.
     fn give_slice(&mut self, now: Cycles) {
+        self.switch.send_held(&mut self.world);
         self.enter(Stage::Slice);
         sleep_us(FIRST_PART_US);
         // Others may have kept the core for longer.

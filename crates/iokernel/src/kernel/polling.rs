@@ -269,6 +269,7 @@ impl Polling {
     /// already notice the length of a nap.
     #[cold]
     fn nap(&mut self) {
+        self.switch.send_held(&mut self.world);
         let nap = Timespec { tv_sec: 0, tv_nsec: NAP.subsec_nanos().into() };
         self.enter(Stage::Slice);
         // A signal ends it early.

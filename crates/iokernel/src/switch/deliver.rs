@@ -8,16 +8,16 @@ use tailwater_shm::trace::{TraceEvent, event};
 use tailwater_shm::{Cycles, clock};
 use tailwater_wire::packet::decode;
 
-use super::Switch;
 use super::broadcast::leaves_room;
 use super::check::{Heading, is_group};
 use super::mac::Destination;
 use super::multicast::{Audience, audience};
 use super::shares::{PortQueue, Shares};
 use super::source::{Origin, Source};
+use super::{Held, Switch};
 use crate::capture::Point;
 use crate::firewall::Direction;
-use crate::runtime::{EndReason, Kthread};
+use crate::runtime::{EndReason, Kthread, Sender};
 use crate::tenant::TenantId;
 use crate::trace;
 use crate::world::{Lender, World};
@@ -236,9 +236,16 @@ impl Switch {
         number: u16,
         origin: Origin,
         source: &S,
-        world: &World,
+        world: &mut World,
         now: Cycles,
     ) -> Delivery {
+        if let Some(held) = self.held
+            && held.port == number
+            && source.len() <= self.max_port_frame
+            && !matches!(origin, Origin::Runtime(_, from) if from == held.tenant)
+        {
+            self.send_held(world);
+        }
         let line = &mut self.ports[usize::from(number)];
         let stats = &world.stats.ports()[usize::from(number)];
         // The port that is being polled gets no frames: it would be sending to itself.
@@ -254,7 +261,10 @@ impl Switch {
         };
         self.slow = true;
         let taken = match origin {
-            Origin::Runtime(_, from) => send(&mut **port, &mut line.shares, from, now, frame),
+            Origin::Runtime(_, from) => {
+                line.used = true;
+                send(&mut **port, &mut line.shares, from, now, frame)
+            }
             Origin::Port(_) => port.transmit(now, frame),
         };
         if taken {
@@ -272,22 +282,47 @@ impl Switch {
         }
     }
 
-    /// Lets the ports send what they hold of this turn, so that its sender is charged for it.
+    /// Notes at the end of a turn of this sender what a port holds back of it. Of two ports only
+    /// one may; the other one sends it in this turn.
     #[inline(always)]
-    pub(super) fn end_turn_at_ports(&mut self) {
-        for line in self.ports.iter_mut().filter(|line| line.dirty) {
-            if let Some(port) = &mut line.port {
-                port.end_turn();
+    pub(super) fn hold_at_ports(&mut self, sender: &Sender, class: RuntimeClass, now: Cycles) {
+        for (number, line) in (0u16..).zip(&mut self.ports) {
+            if !core::mem::take(&mut line.used) {
+                continue;
+            }
+            let Some(port) = &mut line.port else { continue };
+            let is_held = self.held.is_some_and(|held| held.port == number);
+            match (port.awaits_more(), self.held) {
+                (true, Some(_)) if !is_held => port.flush(),
+                (true, _) => {
+                    let until = now.saturating_add(self.timing.hold);
+                    self.held = Some(Held { port: number, tenant: sender.tenant, class, until });
+                }
+                (false, _) if is_held => self.held = None,
+                (false, _) => {}
             }
         }
     }
 
-    /// Flushes the ports that took frames.
+    /// Sends what a port holds back and charges the tenant that it is of, whose turn is over.
+    #[inline(never)]
+    pub(crate) fn send_held(&mut self, world: &mut World) {
+        let Some(Held { port, tenant, class, .. }) = self.held.take() else { return };
+        let began = (self.stopwatch)();
+        self.ports[usize::from(port)].flush();
+        let took = (self.stopwatch)().saturating_sub(began);
+        self.aside += took;
+        let tenant = world.runtimes.tenants.get_mut(tenant);
+        let cost = tenant.cost_of_turn(took.min(self.timing.longest_turn));
+        self.turns.charge(&mut tenant.tag, class, cost);
+    }
+
+    /// Flushes the ports that took frames, except one that holds some back.
     pub(super) fn flush(&mut self) {
-        for line in self.ports.iter_mut().filter(|line| line.dirty) {
-            line.dirty = false;
-            if let Some(port) = &mut line.port {
-                port.flush();
+        let held = self.held.map(|held| held.port);
+        for (number, line) in (0u16..).zip(&mut self.ports).filter(|(_, line)| line.dirty) {
+            if held != Some(number) {
+                line.flush();
             }
         }
     }

@@ -52,7 +52,8 @@ impl Switch {
         self.polled.iter().any(|egress| egress.sender.owner.runtime == id && egress.consumer.has_record())
     }
 
-    /// Takes frames from egress rings, in the turns of the tenants. Returns how many were moved.
+    /// Takes frames from egress rings, in the turns of the tenants. Returns how many were moved, at
+    /// least one while a port waits for more.
     pub(crate) fn poll_egress(&mut self, world: &mut World, lender: &mut impl Lender, now: Cycles) -> usize {
         self.absent.note_time(now);
         self.moves.measure(world, now);
@@ -61,15 +62,33 @@ impl Switch {
         }
         let mut waiting = core::mem::take(&mut self.waiting);
         self.find_waiting(&mut waiting, world, now);
-        let Some(&(first, _)) = waiting.first() else {
-            self.waiting = waiting;
-            return 0;
+        let moved = match waiting.first() {
+            Some(&(first, _)) => self.give_turns(&waiting, first, world, lender, now),
+            None => 0,
         };
+        waiting.clear();
+        self.waiting = waiting;
+        if self.held.is_some_and(|held| now >= held.until) {
+            self.send_held(world);
+        }
+        moved.max(usize::from(self.held.is_some()))
+    }
+
+    /// Gives those that wait their turns, of which the first has this tag, for as long as an
+    /// iteration may take. Returns how many frames were moved.
+    fn give_turns(
+        &mut self,
+        waiting: &[(Tag, usize)],
+        first: Tag,
+        world: &mut World,
+        lender: &mut impl Lender,
+        now: Cycles,
+    ) -> usize {
         let mut polled = core::mem::take(&mut self.polled);
         let last = self.turns.begin(first, self.timing.turn);
         let (mut moved, began) = (0, (self.stopwatch)());
         let mut at = began;
-        for &(_, ring) in &waiting {
+        for &(_, ring) in waiting {
             // Another ring of the tenant may have had the turn.
             if world.runtimes.tenants.get(polled[ring].sender.tenant).tag > last {
                 continue;
@@ -81,8 +100,6 @@ impl Switch {
         }
         self.polled = polled;
         self.best_effort = false;
-        waiting.clear();
-        self.waiting = waiting;
         if moved > 0 {
             self.flush();
         }
@@ -171,11 +188,11 @@ impl Switch {
         let class = runtime.spec.class;
         sender.guarded = runtime.guard.is_some();
         self.best_effort = class == RuntimeClass::BestEffort;
-        (self.slow, self.refused, self.to_services) = (false, 0, 0);
+        (self.slow, self.refused, self.to_services, self.aside) = (false, 0, 0, 0);
         let (mut taken, mut bytes, mut next_look) = (0, 0, CLOCK_FRAMES);
         while taken < TURN_FRAMES {
             if taken == next_look || core::mem::take(&mut self.slow) {
-                if (self.stopwatch)().saturating_sub(*at) >= self.timing.turn {
+                if (self.stopwatch)().saturating_sub(*at + self.aside) >= self.timing.turn {
                     break;
                 }
                 next_look = taken + CLOCK_FRAMES;
@@ -202,7 +219,7 @@ impl Switch {
             sender.stats.counters.tx_bytes.add(bytes as u64);
             world.stats.switch.from_runtimes.add(taken as u64);
         }
-        self.end_turn_at_ports();
+        self.hold_at_ports(sender, class, now);
         self.charge_turn(sender, class, taken, world, at, now);
         taken
     }
@@ -258,7 +275,7 @@ impl Switch {
         now: Cycles,
     ) {
         let end = (self.stopwatch)();
-        let took = end.saturating_sub(core::mem::replace(at, end)).min(self.timing.longest_turn);
+        let took = end.saturating_sub(core::mem::replace(at, end) + self.aside).min(self.timing.longest_turn);
         let tenant = world.runtimes.tenants.get_mut(sender.tenant);
         let cost = tenant.cost_of_turn(took);
         self.turns.charge(&mut tenant.tag, class, cost);

@@ -17,7 +17,8 @@
 //! [turns](crate::tenant::turns) of the tenants, and frames out of each port for as long, one at
 //! least. Reading a port is charged to the turns of the tenants that the frames are for. So
 //! hand-offs are followed every few microseconds for each port, and one frame of each, however much
-//! traffic there is.
+//! traffic there is. A port may hold frames of a sender [beyond its turn](Held), which are charged
+//! to it when they are sent.
 //!
 //! | module | does |
 //! |---|---|
@@ -42,6 +43,7 @@
 //! | more frames than its receivers or a port take | dropped and counted once it has had its share of the ring or of the port's queue ([`shares`]) |
 //! | broadcasts and multicasts without end | dropped beyond a number of copies ([`broadcast`]), and always before unicast |
 //! | more frames than its turn takes | they wait in its rings |
+//! | segments to a port that holds them for the end of their packet, and no end | they leave [5 us](Timing::hold) after the last one, before a frame of another tenant, or once they are 64, at their sender's cost |
 //! | answers to a flood from a port | its tenant pays for the reading with up to three quarters of its turns ([`ports`]) |
 //! | a frame that it passes on to the [earlier instance](crate::control::directory) of its program, or says so of | it reaches that one alone, unchecked: both are of one tenant |
 //! | frames to a port above the network's MTU | dropped and counted, no offence: a sender cannot know that a peer has moved |
@@ -69,6 +71,7 @@ mod tests;
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
 use tailwater_ports::{Attachment, Port};
+use tailwater_sched::ledger::RuntimeClass;
 use tailwater_sched::{KthreadId, RuntimeId};
 use tailwater_shm::ring::FrameBuffer;
 use tailwater_shm::{Clock, Cycles};
@@ -80,6 +83,7 @@ use crate::config::Config;
 use crate::firewall::Multicast;
 use crate::runtime::{Egress, Runtime};
 use crate::stats::Stats;
+use crate::tenant::TenantId;
 use crate::tenant::turns::{Tag, Turns};
 use crate::world::World;
 use absent::Absent;
@@ -143,6 +147,11 @@ pub(crate) struct Switch {
     others_served_until: Cycles,
     /// Frames of the present turn that a best-effort program has sent to services.
     to_services: u32,
+    /// What a port holds back.
+    held: Option<Held>,
+    /// Part of the present turn, or of the time in which a port was polled, that is another
+    /// tenant's: what a port held of that one was sent.
+    aside: Cycles,
     /// Returns the time, for what a turn takes.
     stopwatch: fn() -> Cycles,
     pub(crate) captures: Captures,
@@ -152,10 +161,12 @@ bounds! {
     /// The switch's bounds on time.
     struct Timing {
         /// A turn, and all turns of an iteration; reading a port takes as long. A frame between
-        /// programs takes 80 ns, one to a TAP device 2 us, one from it 1 us (2-vCPU VM).
+        /// programs takes 80 ns, one from a TAP device 1 us, one to it 2 us (2-vCPU VM); a joined
+        /// packet of up to 64 KiB is one longer call.
         turn = 2 us,
         iteration = 4 us,
-        /// Longest time of a turn that is charged: a longer one is not the tenant's fault.
+        /// Longest time of a turn or call that is charged: a longer one is seldom the tenant's
+        /// fault.
         longest_turn = 50 us,
         /// For how long after a frame for a service it is still being served.
         served = 1 ms,
@@ -164,7 +175,21 @@ bounds! {
         others_served = 100 ms,
         /// Time in which a service reads and drops a frame.
         read = 125 ns,
+        /// For how long a port waits, after each frame that it holds, for the next one.
+        hold = 5 us,
     }
+}
+
+/// Frames that a port holds back for a moment beyond the turn of their sender, because more of them
+/// make it no longer to send them: a joined packet of a TAP device. No other port does meanwhile.
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    port: u16,
+    /// Pays for sending them.
+    tenant: TenantId,
+    class: RuntimeClass,
+    /// They are sent if none has come until then.
+    until: Cycles,
 }
 
 struct PortLine {
@@ -172,12 +197,23 @@ struct PortLine {
     port: Option<Box<dyn Port>>,
     /// It took frames and must be flushed.
     dirty: bool,
+    /// Frames of the present turn are among them.
+    used: bool,
     /// Its peer is a program of this machine.
     local: bool,
     /// Time of its last poll.
     polled: Cycles,
     /// The senders' shares of its queues.
     shares: Vec<Shares>,
+}
+
+impl PortLine {
+    fn flush(&mut self) {
+        self.dirty = false;
+        if let Some(port) = &mut self.port {
+            port.flush();
+        }
+    }
 }
 
 impl Switch {
@@ -223,6 +259,7 @@ impl Switch {
                     local: port.has_local_peer(),
                     port: Some(port),
                     dirty: false,
+                    used: false,
                     polled: 0,
                     shares: Vec::new(),
                 })
@@ -246,6 +283,8 @@ impl Switch {
             from_local_peer: false,
             others_served_until: 0,
             to_services: 0,
+            held: None,
+            aside: 0,
             stopwatch,
             captures: Captures::default(),
         }
@@ -286,6 +325,8 @@ impl Switch {
 
     /// Removes a runtime: its rings are not accessed after this.
     pub(crate) fn detach(&mut self, id: RuntimeId, world: &mut World) {
+        // It may be of this runtime, whose tenant is to pay.
+        self.send_held(world);
         self.solicited.remove(id);
         self.moves.detach(id);
         self.give_up_address(id);

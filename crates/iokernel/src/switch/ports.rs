@@ -42,7 +42,7 @@ impl Switch {
             let polled = core::mem::replace(&mut self.ports[number].polled, now);
             let origin = number as u16;
             self.addressees.clear();
-            self.slow = false;
+            (self.slow, self.aside) = (false, 0);
             self.from_local_peer = self.ports[number].local;
             let until = began.saturating_add(self.timing.iteration);
             let mut injector = Injector {
@@ -62,7 +62,7 @@ impl Switch {
                 Ok(count) => {
                     if count > 0 {
                         injected += count;
-                        let took = (self.stopwatch)().saturating_sub(began);
+                        let took = (self.stopwatch)().saturating_sub(began + self.aside);
                         self.charge_port_time(count, took, world);
                     }
                     port.resume();

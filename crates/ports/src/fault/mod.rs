@@ -303,6 +303,7 @@ impl Port for FaultPort {
     }
 
     fn flush(&mut self) {
+        // Frames leave when they are due, in no turn of their sender, which does not pay for it.
         self.pass_outward(usize::MAX);
         self.account.outward.set(self.outward.counters());
     }

@@ -118,6 +118,18 @@ impl Interface {
         Ok(MacAddr([0, 1, 2, 3, 4, 5].map(|i: usize| bytes[i] as u8)))
     }
 
+    /// Gives the interface another MAC address.
+    ///
+    /// # Errors
+    /// [`Errno::PERM`] without `CAP_NET_ADMIN`, or another error of the kernel.
+    pub(crate) fn set_mac(&self, mac: MacAddr) -> Result<(), Errno> {
+        let mut change = request(&self.name)?;
+        let mut sa_data = [0; 14];
+        sa_data[..6].copy_from_slice(&mac.0.map(|byte| byte as c_char));
+        change.ifr_ifru.ifru_hwaddr = libc::sockaddr { sa_family: libc::ARPHRD_ETHER, sa_data };
+        ioctl(&self.socket, libc::SIOCSIFHWADDR, &mut change)
+    }
+
     /// Returns the maximum length of an IP packet on the interface, in bytes.
     ///
     /// # Errors

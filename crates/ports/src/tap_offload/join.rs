@@ -1,12 +1,12 @@
 //! Joins consecutive TCP segments of a flow into one packet for Linux (the kernel's virtio_net.h).
 //!
 //! Owns [`Joiner`]: frames go in one at a time, and come out in the same order, as they were or as
-//! a packet of up to 64 KiB with the size at which Linux cuts it again, should it leave the
-//! machine. A frame is joined to the packet before it only if cutting that packet gives the frame
-//! back: the same headers, the next sequence number, "don't fragment" (so that the identification
-//! has no meaning, RFC 6864 section 4.1), no flag but ACK and, in the last frame, PSH, and as much
-//! payload as the first or, in the last frame, less. A packet holds frames of one flow, and any
-//! other frame goes after it, so frames are never reordered.
+//! a packet of up to 64 KiB and 64 frames with the size at which Linux cuts it again, should it
+//! leave the machine. A frame is joined to the packet before it only if cutting that packet gives
+//! the frame back: the same headers, the next sequence number, "don't fragment" (so that the
+//! identification has no meaning, RFC 6864 section 4.1), no flag but ACK and, in the last frame,
+//! PSH, and as much payload as the first or, in the last frame, less. A packet holds frames of one
+//! flow, and any other frame goes after it, so frames are never reordered.
 //!
 //! Frames are of programs, which may lie: every length is compared with the frame's own, and a
 //! frame of which a checksum is wrong stays alone, so that Linux refuses it. The checksum of a
@@ -18,6 +18,9 @@ use tailwater_wire::{ETHERNET_HEADER, IPV4_HEADER, IPV6_HEADER, IpProtocol, Sum,
 
 /// Maximum length of an IP packet, and so of a joined one.
 const MAX_IP: usize = 65_535;
+/// Maximum number of frames of a joined packet: Linux may have to cut it in the call that passes
+/// it. Of those of the usual MTU 45 fill a packet.
+const MAX_FRAMES: u32 = 64;
 /// The fragment word of an IPv4 packet that is whole and stays so: "don't fragment" (RFC 791).
 const WHOLE: [u8; 2] = [0x40, 0];
 const ACK: u8 = 0x10;
@@ -164,7 +167,8 @@ impl Joiner {
         open.next = open.next.wrapping_add(data.len() as u32);
         open.frames += 1;
         open.pushes = segment.pushes;
-        if data.len() < open.size || segment.pushes { Taken::Last } else { Taken::Held }
+        let is_last = data.len() < open.size || segment.pushes || open.frames == MAX_FRAMES;
+        if is_last { Taken::Last } else { Taken::Held }
     }
 
     fn begin(&mut self, first: Segment, frame: &[u8]) -> Taken {
@@ -175,6 +179,11 @@ impl Joiner {
         let next = first.sequence.wrapping_add(size as u32);
         self.open = Some(Open { first, size, next, frames: 1, pushes: false });
         Taken::Held
+    }
+
+    /// Returns whether there is a packet that may grow.
+    pub(crate) fn is_open(&self) -> bool {
+        self.open.is_some()
     }
 
     /// Returns the packet with its header before it, and begins anew; `None` if there is none.

@@ -438,7 +438,7 @@ impl Switch {
     }
 
     /// Sends the answers for a port that has been polled.
-    pub(super) fn flush_answers(&mut self, number: u16, world: &World, now: Cycles) {
+    pub(super) fn flush_answers(&mut self, number: u16, world: &mut World, now: Cycles) {
         for frame in core::mem::take(&mut self.absent.to_port) {
             // One that the port has no room for is lost, as any frame.
             self.transmit(number, Origin::Port(number), &Private::own(&frame), world, now);

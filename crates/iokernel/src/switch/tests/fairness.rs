@@ -11,7 +11,7 @@ use tailwater_shm::control::ProgramClass::{BestEffort, LatencyCritical};
 use tailwater_testkit::frames::udp;
 
 use super::{ELSEWHERE, TURN_FRAMES, ip, two_running};
-use crate::fixture::{Sandbox, measure_as};
+use crate::fixture::{Sandbox, let_pass, measure_as};
 
 /// Frames that the receiver reads in each iteration.
 const READ: u32 = 16;
@@ -267,6 +267,106 @@ fn a_turn_ends_with_the_frame_to_a_port_that_takes_as_long() {
         assert_eq!(came[0].load(Ordering::Relaxed), round);
     }
     measure_as(0);
+}
+
+/// An uplink that holds back the frames that it takes, and counts how often it sent them.
+#[derive(Default)]
+struct Holding {
+    holds: bool,
+    sent: Arc<AtomicU32>,
+}
+
+/// Time that it takes to send them: more than is charged of one call.
+const SENDING: Cycles = 200_000;
+
+impl Port for Holding {
+    fn name(&self) -> &'static str {
+        "holding"
+    }
+    fn attachment(&self) -> Attachment {
+        Attachment::Uplink { gateway: None }
+    }
+    fn start(&mut self, _: &Context) -> Result<(), PortError> {
+        Ok(())
+    }
+    fn poll(&mut self, _: Cycles, _: usize, _: &mut dyn Inject) -> Result<usize, PortError> {
+        Ok(0)
+    }
+    fn transmit(&mut self, _: Cycles, _: &[u8]) -> bool {
+        self.holds = true;
+        true
+    }
+    fn awaits_more(&self) -> bool {
+        self.holds
+    }
+    fn flush(&mut self) {
+        if core::mem::take(&mut self.holds) {
+            let_pass(SENDING);
+            self.sent.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Two runtimes beside such an uplink, and how often it sent what it held.
+fn beside_holding() -> (Sandbox, Arc<AtomicU32>) {
+    let port = Holding::default();
+    let sent = Arc::clone(&port.sent);
+    (two_running(vec![Box::new(port)]), sent)
+}
+
+#[test]
+fn what_a_port_holds_waits_for_more_of_its_sender_and_leaves_when_none_comes() {
+    let (mut sandbox, sent) = beside_holding();
+    let hold = sandbox.switch.timing.hold;
+    for _ in 0..10 {
+        sandbox.peer(0).send_udp(0, ELSEWHERE, 5);
+        sandbox.pass(hold - 1);
+        // Frames of others that are not for the port change nothing.
+        sandbox.peer(1).send_udp(0, ip(1), 5);
+        sandbox.pass(1);
+        assert_eq!(sent.load(Ordering::Relaxed), 0);
+    }
+    // The loop does not rest meanwhile.
+    let poll =
+        |sandbox: &mut Sandbox, now| sandbox.switch.poll_egress(&mut sandbox.world, &mut sandbox.alloc, now);
+    let last = sandbox.now - 1;
+    assert_eq!((poll(&mut sandbox, last + hold - 1), sent.load(Ordering::Relaxed)), (1, 0));
+    assert_eq!((poll(&mut sandbox, last + hold), sent.load(Ordering::Relaxed)), (0, 1));
+}
+
+#[test]
+fn the_sender_pays_for_what_a_port_held_of_it_whoever_makes_it_leave() {
+    let (mut sandbox, sent) = beside_holding();
+    let tag = |sandbox: &Sandbox, id| {
+        let tenant = sandbox.world.runtimes.get(RuntimeId(id)).unwrap().tenant;
+        sandbox.world.runtimes.tenants.get(tenant).tag
+    };
+    let before = [0, 1].map(|id| tag(&sandbox, id));
+    sandbox.peer(0).send_udp(0, ELSEWHERE, 5);
+    sandbox.pass(100);
+    (0..2).for_each(|_| sandbox.peer(1).send_udp(0, ELSEWHERE, 5));
+    sandbox.pass(100);
+    assert_eq!(sent.load(Ordering::Relaxed), 1, "frames of two senders are not held together");
+    assert!(tag(&sandbox, 0) > before[0]);
+    assert_eq!(tag(&sandbox, 1), before[1]);
+    assert!(!sandbox.switch.has_egress_of(RuntimeId(1)), "the call ends no turn of the other");
+    // Nor does it pay for its own before that is sent.
+    sandbox.pass(sandbox.switch.timing.hold);
+    assert_eq!(sent.load(Ordering::Relaxed), 2);
+    assert!(tag(&sandbox, 1) > before[1]);
+}
+
+#[test]
+fn what_a_port_holds_leaves_before_an_end_and_its_tenant_pays_the_reading_with_the_call() {
+    let (mut sandbox, sent) = beside_holding();
+    let tenant = sandbox.world.runtimes.get(RuntimeId(0)).unwrap().tenant;
+    let longest = sandbox.switch.timing.longest_turn;
+    sandbox.peer(0).send_udp(0, ELSEWHERE, 5);
+    sandbox.pass(100);
+    sandbox.world.runtimes.tenants.get_mut(tenant).charge_port_time(longest, longest);
+    sandbox.switch.detach(RuntimeId(0), &mut sandbox.world);
+    assert_eq!(sent.load(Ordering::Relaxed), 1);
+    assert_eq!(sandbox.world.runtimes.tenants.get_mut(tenant).cost_of_turn(1), 1, "nothing is owed");
 }
 
 #[test]

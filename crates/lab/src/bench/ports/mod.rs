@@ -32,7 +32,7 @@ use tailwater_iokernel::Config;
 use tailwater_loadgen::noise::Gaps;
 use tailwater_ports::Port;
 use tailwater_ports::tap::{TapPort, TapSpec};
-use tailwater_ports::xdp::{MAX_MTU, XdpPort};
+use tailwater_ports::xdp::{MAX_MTU, XdpPort, XdpSpec};
 use tailwater_shm::ring::MAX_PACKET;
 use tailwater_testbed::bed::Testbed;
 use tailwater_testbed::child::{ChildProcess, Spec};
@@ -151,7 +151,7 @@ pub fn run(args: &PortsArgs, machine: &Machine) -> Result<Report> {
             [] => vec![first],
             cores => cores.to_vec(),
         },
-        tap: format!("tw0,{}", args.tap_words).parse().context("--tap-words")?,
+        tap: tap(&args.tap_words)?,
         mtu: args.mtu,
         lasts_ms: args.ms,
         interrupt: &interrupt,
@@ -174,6 +174,18 @@ pub fn run(args: &PortsArgs, machine: &Machine) -> Result<Report> {
     let report = Report::new(&rounds, &host);
     write!(stdout(), "{}", describe(&report))?;
     Ok(report)
+}
+
+/// Returns the TAP device with these words, of which there may be none.
+fn tap(words: &str) -> Result<TapSpec> {
+    let spec = if words.is_empty() { "tw0".to_owned() } else { format!("tw0,{words}") };
+    spec.parse().context("--tap-words")
+}
+
+/// Returns the end of the veth pair with AF_XDP: in native mode, since in skb mode, which is tried
+/// next, bundles are dropped.
+fn veth() -> Result<XdpSpec> {
+    Ok(format!("veth0,mode=native,gateway={CLIENT},fill-checksums").parse()?)
 }
 
 /// What all measurements have in common.
@@ -213,9 +225,7 @@ impl Terms<'_> {
                 self.on_tailwater(Box::new(port), there.as_ref(), client_cores)
             }
             Variant::XdpVeth => {
-                // In skb mode, which is tried next, bundles are dropped.
-                let spec = format!("veth0,mode=native,gateway={CLIENT},fill-checksums");
-                self.on_tailwater(Box::new(XdpPort::new(spec.parse()?)), there.as_ref(), client_cores)
+                self.on_tailwater(Box::new(XdpPort::new(veth()?)), there.as_ref(), client_cores)
             }
             Variant::Loopback | Variant::LoopbackUnpinned => {
                 self.on_linux(Ipv4Addr::LOCALHOST, there.as_ref(), client_cores)
@@ -371,4 +381,18 @@ pub fn run_child(args: &ChildArgs) -> Result<()> {
 
 fn print_rate(gbps: f64) -> Result<()> {
     Ok(writeln!(stdout(), "{gbps}")?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_devices_are_described_as_the_ports_want_it_without_further_words_and_with_them() {
+        let defaults = PortsArgs::augment_args(clap::Command::new("ports")).get_matches_from(["ports"]);
+        let words: &String = defaults.get_one("tap_words").expect("it has a default");
+        assert_eq!(tap(words).unwrap(), "tw0".parse().unwrap());
+        assert_eq!(tap("offload=off").unwrap(), "tw0,offload=off".parse().unwrap());
+        assert!(veth().is_ok());
+    }
 }

@@ -185,6 +185,16 @@ fn full_frames_fill_packets_of_64_kib_whose_last_frame_pushes() {
 }
 
 #[test]
+fn a_packet_has_at_most_64_frames_however_small() {
+    let mut flow = Flow::new(false, 1);
+    let frames: Vec<_> = (0..100).map(|_| flow.frame(ACK, 1)).collect();
+    let sent = send(&frames);
+    let lens: Vec<usize> = sent.iter().map(|packet| packet.len() - HEADER - frames[0].len() + 1).collect();
+    assert_eq!(lens, [64, 36]);
+    assert!(cut(sent) == frames);
+}
+
+#[test]
 fn a_request_is_sent_at_once_and_an_identification_that_stays_does_not_matter() {
     let mut flow = Flow::new(false, 1);
     let request = flow.frame(ACK | PSH, 64);
