@@ -290,10 +290,10 @@ impl Switch {
             if !core::mem::take(&mut line.used) {
                 continue;
             }
-            let Some(port) = &mut line.port else { continue };
+            let awaits_more = line.port.as_ref().is_some_and(|port| port.awaits_more());
             let is_held = self.held.is_some_and(|held| held.port == number);
-            match (port.awaits_more(), self.held) {
-                (true, Some(_)) if !is_held => port.flush(),
+            match (awaits_more, self.held) {
+                (true, Some(_)) if !is_held => line.flush(),
                 (true, _) => {
                     let until = now.saturating_add(self.timing.hold);
                     self.held = Some(Held { port: number, tenant: sender.tenant, class, until });

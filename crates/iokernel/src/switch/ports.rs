@@ -33,6 +33,9 @@ use crate::world::{Lender, World};
 impl Switch {
     /// Lets every port inject for a while. Returns the number of frames injected.
     pub(crate) fn poll_ports(&mut self, world: &mut World, lender: &mut impl Lender, now: Cycles) -> usize {
+        if self.ports.is_empty() {
+            return 0;
+        }
         let mut injected = 0;
         // When a port begins: when the last one that injected anything ended. One that has nothing
         // costs no reading of the clock.
