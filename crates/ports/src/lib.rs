@@ -324,8 +324,8 @@ pub trait Port: Send {
 
     /// Returns whether [`transmit`](Self::transmit) has held back what the next frame of the same
     /// sender may continue. The switch then waits a moment for that frame before it calls
-    /// [`flush`](Self::flush), and charges the sender for the call. A port whose flush takes long
-    /// returns true, so that it is charged. Called only after a transmit.
+    /// [`flush`](Self::flush), and charges the sender for the call. The sender does not pay for a
+    /// flush before which this was false. Called only after a transmit.
     fn awaits_more(&self) -> bool {
         false
     }

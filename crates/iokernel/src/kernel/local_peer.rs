@@ -18,9 +18,9 @@
 //! While services have other clients than local peers, these wait during each absence. Then the
 //! account is charged for every one of more than [2 us](Bounds::switch), and those of up to a
 //! millisecond take one part in [`PARTS_BESIDE_CLIENTS`]. This bounds how much of the time local
-//! peers get by yields, whether or not they compete, and whatever ranks Linux permits. How long a
-//! single absence is, it does not bound: that is what real-time rank does, in a contest and where
-//! it may be had ([`neighbours`](super::neighbours)). A thread with that rank does not yield.
+//! peers get by yields, whether or not they compete, and whatever ranks Linux permits. It does
+//! not bound the length of a single absence: real-time rank does, in a contest and where Linux
+//! permits that rank ([`neighbours`](super::neighbours)). A thread with that rank does not yield.
 //!
 //! An absence is as long if the host of a virtual machine takes the core away for a while, which
 //! happens several times a second on some hosts, and nothing distinguishes the two. Pauses of 3 %

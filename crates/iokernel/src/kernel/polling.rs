@@ -82,7 +82,7 @@ pub(super) struct Polling {
     pub(super) neighbours: Option<Neighbours>,
     /// When ordinary threads of this core may run because frames of theirs are waited for.
     local_peer: LocalPeerYield,
-    /// How long calls that let them run have taken since the last look at other programs.
+    /// How long yields to ordinary threads have taken since the last look at other programs.
     pub(super) yielded: Cycles,
     /// This thread has real-time rank, except in rests: while other programs compete for the cores,
     /// and services have other clients than local peers, or no port has any.

@@ -170,8 +170,9 @@ bounds! {
         longest_turn = 50 us,
         /// For how long after a frame for a service it is still being served.
         served = 1 ms,
-        /// The same where its client is no local peer of a port, for how the polling thread ranks:
-        /// ten looks at other programs while these compete.
+        /// Time for which a frame to a service from a client that is no local peer of a port
+        /// counts, when the polling thread's rank and yields are decided: ten looks at other
+        /// programs while these compete.
         others_served = 100 ms,
         /// Time in which a service reads and drops a frame.
         read = 125 ns,
@@ -180,15 +181,16 @@ bounds! {
     }
 }
 
-/// Frames that a port holds back for a moment beyond the turn of their sender, because more of them
-/// make it no longer to send them: a joined packet of a TAP device. No other port does meanwhile.
+/// Frames that a port holds back for a moment beyond the turn of their sender, because sending them
+/// together with the next ones takes no longer: a joined packet of a TAP device. One port at a time
+/// holds frames.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     port: u16,
     /// Pays for sending them.
     tenant: TenantId,
     class: RuntimeClass,
-    /// They are sent if none has come until then.
+    /// They are sent then, if the sender's next frame has not come before.
     until: Cycles,
 }
 

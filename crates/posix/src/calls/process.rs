@@ -472,9 +472,9 @@ extern "C" fn run(start: *mut c_void) -> *mut c_void {
     value
 }
 
-/// What a stack of a size that the program sets has more: room for a call of a socket, which takes
-/// up to 11 KiB without optimization (5 with it), and for the frame of a signal with the widest
-/// registers.
+/// By how much a stack is larger whose size the program sets: room for a call of a socket, which
+/// takes up to 11 KiB without optimization (5 with it), and for the frame of a signal with the
+/// widest registers.
 const STACK_MORE: size_t = 16 * 1024;
 
 /// Returns the attributes with a larger stack, if its size is set, and its memory is not.
