@@ -209,8 +209,9 @@ counters! {
         /// Cores that it asked for and gave up without having done anything.
         vain_cores,
         /// Time charged to its tenant for cores: for which services waited until it, if
-        /// best-effort, started or ceded; for which services of other tenants waited until it, if
-        /// a service, had started or ceded; and of cores that it did not use.
+        /// best-effort, started or ceded, or that it ran beside them; for which services of other
+        /// tenants waited until it, if a service, had started or ceded; and of cores that it did
+        /// not use.
         late_ns,
         /// Time of the polling thread that was charged to it: for refused frames, and for needless
         /// doorbells and cores.

@@ -238,7 +238,7 @@ impl Allocator {
     /// have dropped the runtime's egress rings first, and sends the rest to the control thread.
     pub(crate) fn detach(&mut self, world: &mut World, id: RuntimeId, now: Cycles) -> Option<Box<Runtime>> {
         world.arriving.retain(|egress| egress.sender.owner.runtime != id);
-        self.withdrawn.retain(|withdrawn| withdrawn.kthread.runtime != id);
+        self.forget_withdrawn(world, id, now);
         // The next runtime with this number may have fewer kthreads.
         for slot in &mut self.cores {
             slot.last = slot.last.filter(|last| last.runtime != id);

@@ -46,6 +46,9 @@ bounds! {
         /// Pause before a kthread that did not start is lent a core again; doubled each time in a
         /// row for a latency-critical one.
         no_start_pause = 10 ms,
+        /// Time after which a withdrawn kthread that runs on beside a service pays for what it has
+        /// run.
+        payment = 1 ms,
         /// Longest wait that is charged: a longer one is not the program's fault alone.
         longest_wait = 100 us,
         /// Time after which no further runtime without a core is looked at. Frames wake such a
@@ -175,9 +178,24 @@ pub(super) struct Withdrawn {
     pub(super) not_before: Cycles,
     /// Since when it has been seen running in the tenancy that was taken back.
     pub(super) runs_since: Option<Cycles>,
-    /// Time of the last look at it, if it ran then on the core that it lost.
-    pub(super) ran_at: Option<Cycles>,
+    /// Set while it runs on the core that it lost.
+    pub(super) stay: Option<Stay>,
     pub(super) step: Escalation,
+}
+
+/// How long a withdrawn kthread has been beside services on the core that it lost.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Stay {
+    /// Time of the last look at it.
+    pub(super) looked: Cycles,
+    /// Time for which a service had the core.
+    pub(super) beside: Cycles,
+    /// `beside`, and the processor time of its thread in nanoseconds, if Linux shows it, when a
+    /// service was first seen to have started on the core.
+    pub(super) started: Option<(Cycles, Option<u64>)>,
+    /// `beside` at the last payment, and all that has been charged.
+    pub(super) paid_at: Cycles,
+    pub(super) charged: Cycles,
 }
 
 /// What was done about a withdrawn kthread that runs on.

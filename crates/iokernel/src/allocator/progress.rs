@@ -93,7 +93,7 @@ impl Allocator {
     /// Returns whether the kthread has started: any word of the new generation counts, because it
     /// may have parked again before this look.
     #[inline(always)]
-    fn has_started(&self, world: &World, id: KthreadId) -> bool {
+    pub(super) fn has_started(&self, world: &World, id: KthreadId) -> bool {
         self.state_of(world, id).is_some()
     }
 

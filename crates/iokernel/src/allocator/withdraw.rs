@@ -10,9 +10,13 @@
 //! milliseconds. It is moved to unmanaged cores after [5 ms](super::phase::Bounds::beside), and
 //! at once if its tenant owes too much for cores. There it competes like the thread of any program.
 //!
-//! The time in which a best-effort one runs on beside a service is charged as a wait, also if it
+//! A best-effort one that runs on beside a service is charged for that as for a wait, also if it
 //! parks before it is moved. So its tenant soon owes too much, and the service shares its core for
-//! no more of the time than it may wait for cores.
+//! no more of the time than it may wait for cores. Until the service has started, all time counts;
+//! from then on the processor time of the thread: one that Linux does not run, because it runs the
+//! service, keeps nobody waiting. Linux has brought the processor time up to date when the service
+//! starts, because the thread has left the core then. Where Linux does not show it (`/proc` mounted
+//! with `hidepid`), all time counts.
 //!
 //! What a service has waited for a core of a best-effort program, because a kthread did not start
 //! on it or did not cede it before it was signalled, is charged to the program's tenant
@@ -46,7 +50,7 @@ use tailwater_shm::{Cycles, KthreadState};
 use tailwater_stats::HandoffKind;
 
 use super::Allocator;
-use super::phase::{Escalation, NO_START_DOUBLINGS, Phase, Withdrawn};
+use super::phase::{Escalation, NO_START_DOUBLINGS, Phase, Stay, Withdrawn};
 use crate::status_cache::WHOLE;
 use crate::tenant::Work;
 use crate::world::World;
@@ -78,7 +82,7 @@ impl Allocator {
             kthread: from,
             not_before: now,
             runs_since: Some(now),
-            ran_at: Some(now),
+            stay: Some(Stay { looked: now, ..Stay::default() }),
             step: Escalation::Signalled,
         });
         if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
@@ -148,7 +152,7 @@ impl Allocator {
         // Beyond the last look, or its end would not be announced; see `next_readmission`.
         let not_before = not_before.max(self.watched_at.saturating_add(1));
         let step = Escalation::None;
-        self.withdrawn.push_back(Withdrawn { kthread, not_before, runs_since: None, ran_at: None, step });
+        self.withdrawn.push_back(Withdrawn { kthread, not_before, runs_since: None, stay: None, step });
         self.look_beside(world, kthread, now);
         if let Some(runtime) = world.runtimes.get_mut(kthread.runtime) {
             runtime.groups.lose(kthread.index);
@@ -163,7 +167,7 @@ impl Allocator {
         self.watched_at = now;
         for _ in 0..count.min(self.withdrawn.len()) {
             let Some(mut withdrawn) = self.withdrawn.pop_front() else { return };
-            self.charge_beside(world, &mut withdrawn, now);
+            self.look_at_stay(world, &mut withdrawn, now);
             if self.readmit(world, &withdrawn, now) {
                 continue;
             }
@@ -191,24 +195,75 @@ impl Allocator {
             Escalation::Signalled if ran > self.bounds.beside || world.owes_cores(kthread.runtime, now) => {
                 withdrawn.step = Escalation::Moved;
                 self.move_off(world, kthread, now);
+                if let Some(mut stay) = withdrawn.stay.take() {
+                    self.pay_for_stay(world, kthread, &mut stay, now);
+                }
             }
             Escalation::None | Escalation::Signalled | Escalation::Moved => {}
         }
-        withdrawn.ran_at = (withdrawn.step != Escalation::Moved).then_some(now);
+        if withdrawn.step != Escalation::Moved && withdrawn.stay.is_none() {
+            withdrawn.stay = Some(Stay { looked: now, ..Stay::default() });
+        }
     }
 
-    /// Charges a best-effort kthread that ran at the last look for the time since, if a service
-    /// owns its core: the service may have waited that long. It is charged at each look, not once
-    /// at its end, because the owner of the core changes meanwhile.
-    fn charge_beside(&mut self, world: &mut World, withdrawn: &mut Withdrawn, now: Cycles) {
-        let Some(ran_at) = withdrawn.ran_at.take() else { return };
+    /// Adds the time since the last look at a kthread that runs on, if a service owns its core, and
+    /// lets the kthread pay if it has parked, or has been there for a while since it last paid.
+    fn look_at_stay(&mut self, world: &mut World, withdrawn: &mut Withdrawn, now: Cycles) {
+        let Some(mut stay) = withdrawn.stay.take() else { return };
         let kthread = withdrawn.kthread;
         let core = self.ledger.last_core(kthread).and_then(|core| self.ledger.core(core));
         if let Some(CoreState::Owned { kthread: owner, .. } | CoreState::Moving { from: owner, .. }) = core
             && self.may_not_wait(owner.runtime, kthread.runtime)
         {
-            let ran = now.saturating_sub(ran_at).min(self.bounds.beside);
-            self.charge_core(world, kthread.runtime, ran, now);
+            stay.beside += now.saturating_sub(stay.looked).min(self.bounds.beside);
+            if stay.started.is_none() && self.has_started(world, owner) {
+                stay.started = Some((stay.beside, self.ran_ns(world, kthread, now)));
+            }
+        }
+        stay.looked = now;
+        let has_parked = self.state_of(world, kthread) == Some(KthreadState::Parked);
+        if has_parked || stay.beside - stay.paid_at >= self.bounds.payment {
+            self.pay_for_stay(world, kthread, &mut stay, now);
+        }
+        withdrawn.stay = Some(stay).filter(|_| !has_parked);
+    }
+
+    /// Charges a best-effort kthread for the time beside services that it has not paid for. Once
+    /// one has started there, that is no more than its processor time, where Linux shows that.
+    fn pay_for_stay(&mut self, world: &mut World, kthread: KthreadId, stay: &mut Stay, now: Cycles) {
+        stay.paid_at = stay.beside;
+        let mut owed = stay.beside;
+        if let Some((before, Some(ran_ns))) = stay.started
+            && let Some(ns) = self.ran_ns(world, kthread, now)
+        {
+            owed = owed.min(before + self.clock.from_ns(ns.saturating_sub(ran_ns)));
+        }
+        let rest = owed.saturating_sub(stay.charged);
+        stay.charged += rest;
+        if rest > 0 {
+            self.charge_core(world, kthread.runtime, rest, now);
+        }
+    }
+
+    /// Returns the processor time of a kthread's thread in nanoseconds, if Linux shows it; its
+    /// tenant pays for the call.
+    fn ran_ns(&mut self, world: &mut World, id: KthreadId, now: Cycles) -> Option<u64> {
+        let began = (self.stopwatch)();
+        let (runtime, kthread) = world.runtimes.kthread(id);
+        let ran_ns = self.threads.ran_ns(runtime.pid, kthread.tid);
+        world.charge(id.runtime, Work::Thread, (self.stopwatch)().saturating_sub(began), now);
+        ran_ns
+    }
+
+    /// Forgets the withdrawn kthreads of a runtime, which ends; they pay before.
+    pub(super) fn forget_withdrawn(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
+        for _ in 0..self.withdrawn.len() {
+            let Some(withdrawn) = self.withdrawn.pop_front() else { return };
+            if withdrawn.kthread.runtime != id {
+                self.withdrawn.push_back(withdrawn);
+            } else if let Some(mut stay) = withdrawn.stay {
+                self.pay_for_stay(world, withdrawn.kthread, &mut stay, now);
+            }
         }
     }
 

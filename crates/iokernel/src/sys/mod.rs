@@ -57,6 +57,9 @@ pub(crate) trait Threads: Send {
     fn preempt(&mut self, tgid: i32, tid: i32) -> Result<(), Errno>;
     /// See [`set_rank`].
     fn set_rank(&mut self, tgid: i32, tid: i32, rank: Rank) -> Result<(), Errno>;
+    /// Returns the processor time of a thread in nanoseconds; of one that runs, as of the last tick
+    /// or later. `None` if the thread is gone or Linux does not show it.
+    fn ran_ns(&mut self, tgid: i32, tid: i32) -> Option<u64>;
 }
 
 /// Acts on threads of this machine.
@@ -71,5 +74,8 @@ impl Threads for LinuxThreads {
     }
     fn set_rank(&mut self, tgid: i32, tid: i32, rank: Rank) -> Result<(), Errno> {
         set_rank(tgid, tid, rank)
+    }
+    fn ran_ns(&mut self, tgid: i32, tid: i32) -> Option<u64> {
+        tailwater_batch::proc::thread_ns(tgid, tid)
     }
 }
