@@ -46,9 +46,11 @@ bounds! {
         /// Pause before a kthread that did not start is lent a core again; doubled each time in a
         /// row for a latency-critical one.
         no_start_pause = 10 ms,
-        /// Time after which a withdrawn kthread that runs on beside a service pays for what it has
-        /// run.
-        payment = 1 ms,
+        /// Time beside services after which a withdrawn kthread pays for what its thread has run.
+        payment_interval = 1 ms,
+        /// Time after which Linux has brought the processor time of a thread that runs up to date:
+        /// a tick of its clock, of 1 to 10 ms.
+        tick = 10 ms,
         /// Longest wait that is charged: a longer one is not the program's fault alone.
         longest_wait = 100 us,
         /// Time after which no further runtime without a core is looked at. Frames wake such a
@@ -178,24 +180,36 @@ pub(super) struct Withdrawn {
     pub(super) not_before: Cycles,
     /// Since when it has been seen running in the tenancy that was taken back.
     pub(super) runs_since: Option<Cycles>,
-    /// Set while it runs on the core that it lost.
+    /// Set while it has not parked, and until it has paid; not once it was moved.
     pub(super) stay: Option<Stay>,
     pub(super) step: Escalation,
 }
 
-/// How long a withdrawn kthread has been beside services on the core that it lost.
+/// The account of a withdrawn kthread on the core that it lost, since a service last got that core.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Stay {
     /// Time of the last look at it.
     pub(super) looked: Cycles,
-    /// Time for which a service had the core.
+    /// Time for which services had the core.
     pub(super) beside: Cycles,
-    /// `beside`, and the processor time of its thread in nanoseconds, if Linux shows it, when a
-    /// service was first seen to have started on the core.
-    pub(super) started: Option<(Cycles, Option<u64>)>,
-    /// `beside` at the last payment, and all that has been charged.
-    pub(super) paid_at: Cycles,
+    /// Part of that time in which the service had not started.
+    pub(super) waited: Cycles,
+    /// Linux was asked for the processor time of the kthread's thread, when a service had started.
+    pub(super) asked: bool,
+    /// What Linux said, in nanoseconds.
+    pub(super) ran_ns: Option<u64>,
+    /// Since when its word says that it has parked.
+    pub(super) parked: Option<Cycles>,
+    /// What its tenant has been charged for.
     pub(super) charged: Cycles,
+    /// It pays when `beside` has grown to this.
+    pub(super) next_payment: Cycles,
+}
+
+impl Stay {
+    pub(super) fn at(now: Cycles) -> Self {
+        Self { looked: now, ..Self::default() }
+    }
 }
 
 /// What was done about a withdrawn kthread that runs on.

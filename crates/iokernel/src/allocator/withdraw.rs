@@ -10,13 +10,14 @@
 //! milliseconds. It is moved to unmanaged cores after [5 ms](super::phase::Bounds::beside), and
 //! at once if its tenant owes too much for cores. There it competes like the thread of any program.
 //!
-//! A best-effort one that runs on beside a service is charged for that as for a wait, also if it
-//! parks before it is moved. So its tenant soon owes too much, and the service shares its core for
-//! no more of the time than it may wait for cores. Until the service has started, all time counts;
-//! from then on the processor time of the thread: one that Linux does not run, because it runs the
-//! service, keeps nobody waiting. Linux has brought the processor time up to date when the service
-//! starts, because the thread has left the core then. Where Linux does not show it (`/proc` mounted
-//! with `hidepid`), all time counts.
+//! A best-effort one pays for the time in which a service has its former core and has not started
+//! there, and for what its thread runs after that. So its tenant soon owes too much, and the
+//! service shares its core for no more of the time than it may wait for cores. What the thread runs
+//! is its processor time, which Linux brings up to date when the thread leaves the core and at each
+//! tick. While Linux runs the service, the thread takes nothing from it. It stays withdrawn until
+//! it has paid: until the service has left the core, which takes that the thread has left it
+//! before, or for a tick after it has parked, since its word may lie. Where Linux does not show the
+//! processor time (`/proc` mounted with `hidepid`), all time beside services counts.
 //!
 //! What a service has waited for a core of a best-effort program, because a kthread did not start
 //! on it or did not cede it before it was signalled, is charged to the program's tenant
@@ -82,7 +83,7 @@ impl Allocator {
             kthread: from,
             not_before: now,
             runs_since: Some(now),
-            stay: Some(Stay { looked: now, ..Stay::default() }),
+            stay: Some(Stay::at(now)),
             step: Escalation::Signalled,
         });
         if let Some(runtime) = world.runtimes.get_mut(from.runtime) {
@@ -202,42 +203,61 @@ impl Allocator {
             Escalation::None | Escalation::Signalled | Escalation::Moved => {}
         }
         if withdrawn.step != Escalation::Moved && withdrawn.stay.is_none() {
-            withdrawn.stay = Some(Stay { looked: now, ..Stay::default() });
+            withdrawn.stay = Some(Stay::at(now));
         }
     }
 
-    /// Adds the time since the last look at a kthread that runs on, if a service owns its core, and
-    /// lets the kthread pay if it has parked, or has been there for a while since it last paid.
+    /// Adds the time since the last look at a kthread that has lost its core, if a service has that
+    /// core, and lets the kthread pay where that is due.
     fn look_at_stay(&mut self, world: &mut World, withdrawn: &mut Withdrawn, now: Cycles) {
         let Some(mut stay) = withdrawn.stay.take() else { return };
         let kthread = withdrawn.kthread;
-        let core = self.ledger.last_core(kthread).and_then(|core| self.ledger.core(core));
-        if let Some(CoreState::Owned { kthread: owner, .. } | CoreState::Moving { from: owner, .. }) = core
-            && self.may_not_wait(owner.runtime, kthread.runtime)
-        {
-            stay.beside += now.saturating_sub(stay.looked).min(self.bounds.beside);
-            if stay.started.is_none() && self.has_started(world, owner) {
-                stay.started = Some((stay.beside, self.ran_ns(world, kthread, now)));
-            }
-        }
-        stay.looked = now;
         let has_parked = self.state_of(world, kthread) == Some(KthreadState::Parked);
-        if has_parked || stay.beside - stay.paid_at >= self.bounds.payment {
+        let Some(owner) = self.service_in_place_of(kthread) else {
+            self.pay_for_stay(world, kthread, &mut stay, now);
+            withdrawn.stay = (!has_parked).then(|| Stay::at(now));
+            return;
+        };
+        let passed = now.saturating_sub(stay.looked).min(self.bounds.beside);
+        stay.looked = now;
+        stay.beside += passed;
+        if !self.has_started(world, owner) {
+            stay.waited += passed;
+        } else if !stay.asked && !has_parked {
+            (stay.asked, stay.ran_ns) = (true, self.ran_ns(world, kthread, now));
+        }
+        stay.parked = has_parked.then(|| stay.parked.unwrap_or(now));
+        let is_up_to_date = |parked| stay.ran_ns.is_none() || now.saturating_sub(parked) > self.bounds.tick;
+        let ends = stay.parked.is_some_and(is_up_to_date);
+        if ends || stay.ran_ns.is_none() || stay.beside >= stay.next_payment {
             self.pay_for_stay(world, kthread, &mut stay, now);
         }
-        withdrawn.stay = Some(stay).filter(|_| !has_parked);
+        withdrawn.stay = Some(stay).filter(|_| !ends);
     }
 
-    /// Charges a best-effort kthread for the time beside services that it has not paid for. Once
-    /// one has started there, that is no more than its processor time, where Linux shows that.
-    fn pay_for_stay(&mut self, world: &mut World, kthread: KthreadId, stay: &mut Stay, now: Cycles) {
-        stay.paid_at = stay.beside;
-        let mut owed = stay.beside;
-        if let Some((before, Some(ran_ns))) = stay.started
-            && let Some(ns) = self.ran_ns(world, kthread, now)
-        {
-            owed = owed.min(before + self.clock.from_ns(ns.saturating_sub(ran_ns)));
+    /// Returns the kthread of a service that has the core which this best-effort one has lost.
+    fn service_in_place_of(&self, kthread: KthreadId) -> Option<KthreadId> {
+        match self.ledger.core(self.ledger.last_core(kthread)?)? {
+            CoreState::Owned { kthread: owner, .. } | CoreState::Moving { from: owner, .. } => {
+                self.may_not_wait(owner.runtime, kthread.runtime).then_some(owner)
+            }
+            CoreState::Free | CoreState::Absent => None,
         }
+    }
+
+    /// Charges a kthread for the time beside services that it has not paid for: that in which they
+    /// had not started, and the processor time of its thread since, where Linux shows that; else
+    /// all.
+    fn pay_for_stay(&mut self, world: &mut World, kthread: KthreadId, stay: &mut Stay, now: Cycles) {
+        stay.next_payment = stay.beside + self.bounds.payment_interval;
+        if stay.charged == stay.beside {
+            return;
+        }
+        let ran = stay.ran_ns.and_then(|before| {
+            let ns = self.ran_ns(world, kthread, now)?;
+            Some(self.clock.from_ns(ns.saturating_sub(before)))
+        });
+        let owed = ran.map_or(stay.beside, |ran| stay.beside.min(stay.waited + ran));
         let rest = owed.saturating_sub(stay.charged);
         stay.charged += rest;
         if rest > 0 {
@@ -257,12 +277,11 @@ impl Allocator {
 
     /// Forgets the withdrawn kthreads of a runtime, which ends; they pay before.
     pub(super) fn forget_withdrawn(&mut self, world: &mut World, id: RuntimeId, now: Cycles) {
-        for _ in 0..self.withdrawn.len() {
-            let Some(withdrawn) = self.withdrawn.pop_front() else { return };
-            if withdrawn.kthread.runtime != id {
-                self.withdrawn.push_back(withdrawn);
-            } else if let Some(mut stay) = withdrawn.stay {
-                self.pay_for_stay(world, withdrawn.kthread, &mut stay, now);
+        let (ended, others) = self.withdrawn.drain(..).partition(|withdrawn| withdrawn.kthread.runtime == id);
+        self.withdrawn = others;
+        for Withdrawn { kthread, stay, .. } in ended {
+            if let Some(mut stay) = stay {
+                self.pay_for_stay(world, kthread, &mut stay, now);
             }
         }
     }
@@ -275,7 +294,7 @@ impl Allocator {
         let (state, generation) = runtime.shared(kthread.index).state.0.load();
         let has_begun = runs_since.is_some();
         let is_back = state == KthreadState::Parked && (generation == line.generation || !has_begun);
-        if !is_back || now < not_before {
+        if !is_back || now < not_before || withdrawn.stay.is_some() {
             return false;
         }
         self.leave(world, kthread);

@@ -163,7 +163,13 @@ impl Control {
             // After all that was read: the folder was opened while the process lived that still
             // does.
             process::check(&offer.process, &folder)?;
-            process::check_binding(pid, &found).map(|()| (folder, found))
+            process::check_binding(pid, &found)?;
+            // The polling thread reads these files later: Linux finds them then without waiting for
+            // a thread of the program that holds the lock of their folder.
+            for &tid in &found {
+                let _ = tailwater_batch::proc::thread_ns(pid, tid);
+            }
+            Ok((folder, found))
         });
         let (folder, tids) = match checked {
             Ok(checked) => checked,

@@ -14,8 +14,8 @@
 //! | account | charged | parts | while it owes too much |
 //! |---|---|---|---|
 //! | `polling` | [`Work`] of the polling thread that no honest program causes often | [`Prices::price`] | its rings are not read, its doorbells are not heard, it is lent no core |
-//! | `wakes` | the same thread's system calls for threads of best-effort programs, which sleepers of another program can make long | by their length | its best-effort programs wait as above, its services do not |
-//! | `cores`, one for each class of its programs | time for which services wait for cores of these programs, or read frames of best-effort ones, and of cores that they did not use | [`CORE_PARTS`] for each core | these programs compete as best-effort ones and get no core of an idle service beyond their own; rings of best-effort ones are not read beside a service |
+//! | `wakes` | the same thread's system calls for threads of best-effort programs: wakes, which sleepers of another program can make long, and looks at the processor time of late ones | by their length | its best-effort programs wait as above, its services do not |
+//! | `cores`, one for each class of its programs | time for which services wait for cores of these programs, share them with late threads, or read frames of best-effort ones, and of cores that they did not use | [`CORE_PARTS`] for each core | these programs compete as best-effort ones and get no core of an idle service beyond their own; rings of best-effort ones are not read beside a service |
 //!
 //! No account owes more than its depth and [a second](Bounds::most): the rest is forgiven, so no
 //! tenant waits for longer than a second once it has stopped.
@@ -67,7 +67,8 @@ pub(crate) enum Work {
     /// core that was asked for and not used, a thread that cannot be bound, a decision about an
     /// idle core whose holder has found work.
     Refused,
-    /// A system call for a thread: a best-effort kthread was woken, or a late one moved.
+    /// A system call for a thread: a best-effort kthread was woken, a late one moved, or its
+    /// processor time read.
     Thread,
     /// A program was attached, or its registration ended.
     Registration,
