@@ -82,43 +82,55 @@ clippy() {
     cargo clippy --workspace --all-targets --quiet -- -D warnings
 }
 
-# The command of the README, word for word. Tests wait more than they compute: meanwhile what later
-# stages need is built, at the lowest priority.
+# The command of the README, word for word. Tests wait more than they compute: beside them runs, at
+# the lowest priority, what the other chosen stages can do.
 tests() {
     debug_programs
-    # A process group of its own (set -m), by which it is ended. Not in SCHED_IDLE: tests of batch
-    # jobs count what runs there.
+    # A process group of its own (set -m), by which it is ended: its first process last, for which
+    # `clean_up` waits. Not in SCHED_IDLE: tests of batch jobs count what runs there.
     set -m
-    # The signal that ends the group ends its first process last, for which `clean_up` waits.
-    { trap 'exit 1' TERM; renice -n 19 -p "$BASHPID" && build_ahead; } &>"$work/ahead.log" &
+    { trap 'wait; exit 1' TERM; renice -n 19 -p "$BASHPID"; run_ahead; } &>"$work/ahead.log" &
     ahead=$!
     set +m
     cargo test --workspace
-    echo "waiting for the builds of later stages"
-    wait "$ahead" || { echo "these builds failed, and will be tried again:"; cat "$work/ahead.log"; }
+    echo "waiting for the later stages' work that began beside the tests"
+    wait "$ahead" || { echo "some of it failed, and will be tried again:"; cat "$work/ahead.log"; }
     ahead=
 }
 
-# Builds what the chosen stages will build, and find built. What fails here fails there, too:
-# `.ci/run clippy` says sooner whether lints are met.
-build_ahead() {
+# Runs those of the chosen stages that need no IOKernel and leave nothing behind; builds what the
+# others will build, and find built. What fails is tried again by its stage: `.ci/run clippy` says
+# sooner whether lints are met.
+run_ahead() {
     local name failed=0
     for name in "${chosen[@]}"; do
         case $name in
-            # Lints that are not met are printed by the stage.
-            clippy) clippy ;;
-            loom) loom_models --no-run ;;
-            docs) api_docs ;;
-            demo) demo_programs ;;
-            # The pages that cost most to build; they need no IOKernel and leave nothing behind.
-            blocks)
-                demo_programs && cargo xtask install --prefix "$work/library" &&
-                    .ci/blocks.py docs/src/guide/{own-policy,service}.md
-                ;;
-            outside) outside ;;
-        esac || failed=1
+            clippy | pure | loom | docs | outside) in_advance "$name" "$name" ;;
+            demo) in_advance '' demo_programs ;;
+            blocks) in_advance '' pages_to_build ;;
+        esac
     done
     return $failed
+}
+
+# in_advance NAME FUNCTION: runs it; if it passes, stage NAME does not run it again. Sets `failed`
+# otherwise, and prints what it printed. Not a condition itself: errexit would have no effect in it.
+in_advance() {
+    # The signal ends it after the command that it waits for.
+    { trap 'exit 1' TERM; "$2"; } &>"$work/output" &
+    if ! wait $!; then
+        failed=1
+        cat "$work/output"
+    elif [ -n "$1" ]; then
+        mv "$work/output" "$work/passed-$1"
+    fi
+}
+
+# The pages that cost most to build.
+pages_to_build() {
+    demo_programs
+    cargo xtask install --prefix "$work/library"
+    .ci/blocks.py docs/src/guide/{own-policy,service}.md
 }
 
 # The pure crates, compiled for a target without a standard library: no clock, file, socket or
@@ -588,8 +600,13 @@ stage() {
     now=$1
     local began=$SECONDS
     printf '\n=== %s\n' "$1"
-    # Not through a pipe, whose end would wait for a process that the stage has left.
-    "$2" > >(tee -a "$work/log") 2>&1
+    if [ -e "$work/passed-$1" ]; then
+        tee -a "$work/log" <"$work/passed-$1"
+        echo "passed beside the tests"
+    else
+        # Not through a pipe, whose end would wait for a process that the stage has left.
+        "$2" > >(tee -a "$work/log") 2>&1
+    fi
     # What a stage built in a target directory of its own, so that all fit in a few gigabytes.
     rm -rf target/{thread,address,nightly,crates,packages}
     printf '%-20s %4d s\n' "$1" $((SECONDS - began)) >>"$work/notes"

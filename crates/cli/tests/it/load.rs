@@ -361,7 +361,7 @@ fn the_next_address_of_a_name_is_tried_when_one_refuses() {
         let server = format!("two.test:{}", echo_server_at(ip).port());
         let words =
             ["load", &server, "--protocol", "echo:64", "--tcp", "--rate", "100", "--duration", "200ms"];
-        let words = [&words[..], &["--warm-up", "50ms", "--timeout", "900s", "--wait", "60s"]].concat();
+        let words = [&words[..], &["--warm-up", "50ms", "--timeout", "900s", "--wait", "900s"]].concat();
         unless_too_busy(|| {
             let output = own("exec \"$0\" \"$@\"", &words);
             if output.status.success() { Ok(()) } else { Err(format!("{ip}: {}", text(&output.stderr))) }

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::path::Path;
-use std::time::Duration;
 
 use prost::Message;
 use tailwater_node::nri::api::{
@@ -10,14 +9,12 @@ use tailwater_node::nri::api::{
     Request, StateChange, Status, Synchronize, Synchronized, Update, UpdateResponse,
 };
 use tailwater_node::nri::frames::{Frame, Kind, PLUGIN, RUNTIME, Reader, write};
+use tailwater_testkit::PATIENCE;
 use tokio::net::{UnixListener, UnixStream};
 use tokio::time::timeout;
 
 use crate::iokernel::IoKernel;
 use crate::{agent, folder};
-
-/// Longest wait for the agent.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Accepts the agent and its registration.
 async fn accept(listener: &UnixListener) -> UnixStream {
