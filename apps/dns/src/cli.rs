@@ -17,6 +17,7 @@ use domain::base::Name;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use tailwater::dispatch::Policy;
+use tailwater_workload::units::parse_time_ns;
 
 use crate::dispatched::{Dispatched, Order};
 use crate::linux;
@@ -50,6 +51,9 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Checks in a row that find no connection before the service ends.
 const QUIET_LOOKS: u32 = 10;
 
+/// Longest time that an idle connection may be kept.
+const MOST_IDLE: Duration = Duration::from_secs(3_600);
+
 /// Command-line arguments.
 #[derive(Debug, Clone, Args)]
 pub struct Options {
@@ -67,15 +71,15 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = Limits::default().connections as u32,
         value_parser = clap::value_parser!(u32).range(1..))]
     connections: u32,
-    /// Seconds after which a TCP connection is closed without a whole query, or with answers that
-    /// the client does not read
-    #[arg(long, value_name = "S", default_value_t = Limits::default().idle.as_secs(),
-        value_parser = clap::value_parser!(u64).range(1..=3600))]
-    idle: u64,
+    /// Time after which a TCP connection is closed without a whole query, or with answers that the
+    /// client does not read; at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "10s", value_parser = parse_idle)]
+    idle_timeout: Duration,
     /// Run queries in the order of this policy, so that others do not wait behind those that take
-    /// hashes of NSEC3: c-fcfs, steal[:N], sq:QUANTUM[,head], mq:QUANTUM[,tail], or
-    /// jbsq:K[,QUANTUM] with a dispatcher of its own
-    #[arg(long, value_name = "POLICY", conflicts_with = "linux")]
+    /// hashes of NSEC3: c-fcfs, steal[:N], ps:QUANTUM, sq:QUANTUM[,head|tail],
+    /// mq:QUANTUM[,head|tail], or jbsq:K[,QUANTUM] with a dispatcher of its own
+    #[arg(long, value_name = "POLICY", conflicts_with = "linux",
+          value_parser = |text: &str| text.parse().and_then(Policy::for_unknown_work))]
     dispatch: Option<Policy>,
     /// Dispatchers with a kthread of their own, which hand queries to the others; 0: each kthread
     /// schedules itself, unless the policy is jbsq
@@ -89,6 +93,13 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 1, requires = "linux",
           value_parser = clap::value_parser!(u16).range(1..=4_096))]
     threads: u16,
+}
+
+/// Reads the time after which an idle connection is closed.
+fn parse_idle(text: &str) -> Result<Duration, String> {
+    let ns = parse_time_ns(text).map_err(|error| error.to_string())?;
+    let idle = Duration::from_nanos(ns);
+    if idle <= MOST_IDLE { Ok(idle) } else { Err("at most 1h".to_owned()) }
 }
 
 impl Options {
@@ -136,8 +147,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     if options.check {
         return Ok(());
     }
-    let limits =
-        Limits { connections: options.connections as usize, idle: Duration::from_secs(options.idle) };
+    let limits = Limits { connections: options.connections as usize, idle: options.idle_timeout };
     let shared = Arc::new(Shared::new(store, limits));
     let default = if options.linux { [127, 0, 0, 1] } else { [0, 0, 0, 0] };
     let listen = match &*options.listen {

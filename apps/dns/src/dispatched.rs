@@ -121,10 +121,8 @@ impl Dispatched {
 /// # Errors
 /// If the policy is not possible.
 fn settings(Order { policy, dispatchers }: Order) -> io::Result<Settings> {
-    if policy == Policy::shortest_remaining() {
-        let message = "the work of a query is not known before it runs: use mq:5us in place of srpt";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-    }
+    let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+    let policy = policy.for_unknown_work().map_err(invalid)?;
     Ok(Settings::new(policy)
         .dispatchers(dispatchers)
         .class(RequestClass::new("plain").slo(PLAIN_SLO))

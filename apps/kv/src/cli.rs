@@ -21,6 +21,7 @@ use signal_hook::consts::{SIGINT, SIGTERM, SIGUSR1};
 use signal_hook::iterator::Signals;
 use tailwater::cores::{self, Estimation};
 use tailwater::dispatch::Policy;
+use tailwater_workload::units::{SECOND_NS, parse_duration_ns};
 
 use crate::accepted::Accepted;
 use crate::clock::Clock;
@@ -77,14 +78,15 @@ pub struct Options {
     /// Refuse flush_all
     #[arg(short = 'F', long = "disable-flush-all")]
     no_flush: bool,
-    /// Close connections that send nothing, or read none of their answers, for this many seconds;
-    /// 0 for never
-    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    /// Close connections that send nothing, or read none of their answers, for this time, in whole
+    /// seconds; 0 for never
+    #[arg(long, value_name = "DURATION", default_value = "0", value_parser = parse_seconds)]
     idle_timeout: u32,
     /// Run requests in the order of this policy, so that short ones do not wait behind large
-    /// retrievals: c-fcfs, steal[:N], sq:QUANTUM[,head], mq:QUANTUM[,tail], or jbsq:K[,QUANTUM]
-    /// with a dispatcher of its own; not with -U
-    #[arg(long, value_name = "POLICY", conflicts_with = "linux")]
+    /// retrievals: c-fcfs, steal[:N], ps:QUANTUM, sq:QUANTUM[,head|tail], mq:QUANTUM[,head|tail],
+    /// or jbsq:K[,QUANTUM] with a dispatcher of its own; not with -U
+    #[arg(long, value_name = "POLICY", conflicts_with = "linux",
+          value_parser = |text: &str| text.parse().and_then(Policy::for_unknown_work))]
     dispatch: Option<Policy>,
     /// Dispatchers with a kthread of their own, which hand requests to the others; 0: each kthread
     /// schedules itself, unless the policy is jbsq
@@ -125,8 +127,8 @@ struct ReplicationOptions {
     /// What happens to writes while a backup is lost
     #[arg(long, value_name = "WHAT", value_enum, requires = "replicate", default_value_t = replicate::OnLoss::Refuse)]
     on_backup_loss: replicate::OnLoss,
-    /// Seconds after which a backup that does not answer is lost
-    #[arg(long, value_name = "SECONDS", requires = "replicate", default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=3600))]
+    /// Time after which a backup that does not answer is lost, in whole seconds up to 1h
+    #[arg(long, value_name = "DURATION", requires = "replicate", default_value = "5s", value_parser = parse_backup_timeout)]
     backup_timeout: u32,
     /// Be a backup and take copies on this port, 0 for any, until SIGUSR1 makes it a primary
     #[arg(long, value_name = "PORT", requires = "secret", conflicts_with = "udp_port")]
@@ -135,6 +137,27 @@ struct ReplicationOptions {
     /// owner only
     #[arg(long, value_name = "FILE")]
     secret: Option<PathBuf>,
+}
+
+/// Reads a time in whole seconds; a number without a unit is one, as memcached's are.
+fn parse_seconds(text: &str) -> Result<u32, String> {
+    let ns = match text.bytes().all(|byte| byte.is_ascii_digit()) {
+        true => parse_duration_ns(&format!("{text}s")),
+        false => parse_duration_ns(text),
+    };
+    let ns = ns.map_err(|error| error.to_string())?;
+    let seconds = ns.is_multiple_of(SECOND_NS).then_some(ns / SECOND_NS);
+    let seconds = seconds.and_then(|seconds| u32::try_from(seconds).ok());
+    seconds.ok_or_else(|| {
+        format!("`{text}` is no whole number of seconds up to {}; write for instance 30s", u32::MAX)
+    })
+}
+
+fn parse_backup_timeout(text: &str) -> Result<u32, String> {
+    match parse_seconds(text)? {
+        seconds @ 1..=3600 => Ok(seconds),
+        _ => Err("1s to 1h".to_owned()),
+    }
 }
 
 impl ReplicationOptions {
@@ -434,6 +457,15 @@ mod tests {
     fn a_service_without_connections_is_refused() {
         let valid = |most| Command::try_parse_from(["kv", "-c", most]).is_ok();
         assert!(valid("1") && !valid("0") && !valid("-1"));
+    }
+
+    #[test]
+    fn times_are_seconds_or_have_a_unit() {
+        assert_eq!(["0", "30", "30s", "5min"].map(|text| parse_seconds(text).unwrap()), [0, 30, 30, 300]);
+        for wrong in ["", "s", "-1", "1500ms", "5x", "4294967296"] {
+            assert!(parse_seconds(wrong).is_err(), "{wrong}");
+        }
+        assert!(parse_backup_timeout("0").is_err() && parse_backup_timeout("1h") == Ok(3600));
     }
 
     #[test]

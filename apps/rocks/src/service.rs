@@ -163,10 +163,8 @@ fn framing(limits: &Limits) -> Framing {
 /// # Errors
 /// If the policy is not possible.
 fn settings(policy: Policy, dispatchers: usize) -> io::Result<Settings> {
-    if policy == Policy::shortest_remaining() {
-        let message = "the work of a request is not known before it runs: use mq:5us in place of srpt";
-        return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-    }
+    let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+    let policy = policy.for_unknown_work().map_err(invalid)?;
     Ok(Settings::new(policy)
         .dispatchers(dispatchers)
         .class(RequestClass::new("GET").slo(SHORT_SLO))

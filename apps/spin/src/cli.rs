@@ -51,7 +51,8 @@ pub struct Options {
     #[arg(long, conflicts_with = "linux")]
     spawn: bool,
     /// Run requests in the order of this policy: c-fcfs, steal[:N], ps:QUANTUM,
-    /// sq:QUANTUM[,head], mq:QUANTUM[,tail], srpt, or jbsq:K[,QUANTUM] with a dispatcher of its own
+    /// sq:QUANTUM[,head|tail], mq:QUANTUM[,head|tail], srpt, or jbsq:K[,QUANTUM] with a dispatcher
+    /// of its own
     #[arg(long, value_name = "POLICY", conflicts_with_all = ["linux", "spawn"])]
     dispatch: Option<Policy>,
     /// Dispatchers with a kthread of their own, which hand requests to the others; 0: each kthread

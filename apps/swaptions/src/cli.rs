@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use clap::Args;
-use tailwater_workload::units::parse_duration_ns;
+use tailwater_workload::units::{parse_duration_ns, parse_time_ns};
 
 use crate::job::{Job, Tally};
 use crate::linux::{Placement, run_threads};
@@ -19,9 +19,9 @@ use crate::user_threads::run_user_threads;
 
 /// Examples, for `after_help`.
 pub const EXAMPLES: &str = "Examples:
-  tailwater-swaptions --seconds 10
+  tailwater-swaptions --duration 10s
   tailwater run --name batch --class best-effort -- tailwater-swaptions --report-every 1s
-  tailwater-swaptions --linux --threads 1 --core 1 --nice-idle --seconds 30 --report-every 100ms
+  tailwater-swaptions --linux --threads 1 --core 1 --nice-idle --duration 30s --report-every 100ms
   tailwater-swaptions --linux --trials 20000 --json
 
 Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwater run --help`).";
@@ -39,9 +39,9 @@ pub struct Options {
     /// Worker threads [default: one per kthread, with --linux one per core that may be used]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4_096))]
     threads: Option<u16>,
-    /// Stop after this many seconds; without it and without --trials, run until interrupted
-    #[arg(long, value_name = "S")]
-    seconds: Option<f64>,
+    /// Stop after this time; without it and without --trials, run until interrupted
+    #[arg(long, value_name = "DURATION", value_parser = parse_time_ns)]
+    duration: Option<u64>,
     /// Stop when every swaption has been priced with this many paths
     #[arg(long, value_name = "T", value_parser = clap::value_parser!(u64).range(1..))]
     trials: Option<u64>,
@@ -69,7 +69,7 @@ pub struct Options {
     #[arg(long, value_name = "DURATION", value_parser = parse_interval)]
     report_every: Option<Duration>,
     /// Print such a line for every line on standard input, and stop at its end
-    #[arg(long, conflicts_with_all = ["report_every", "seconds"])]
+    #[arg(long, conflicts_with_all = ["report_every", "duration"])]
     report_on_input: bool,
     /// Print the final report as JSON
     #[arg(long)]
@@ -90,10 +90,6 @@ fn parse_interval(text: &str) -> Result<Duration, String> {
 /// # Errors
 /// If the job cannot start, or its output cannot be printed.
 pub fn run(options: &Options) -> anyhow::Result<()> {
-    anyhow::ensure!(
-        options.seconds.is_none_or(|s| s.is_finite() && s > 0.0),
-        "--seconds must be above 0; leave it out to run until interrupted"
-    );
     let portfolio = Portfolio::generate(options.swaptions, options.seed)?;
     let job = Arc::new(Job::new(&portfolio, options.trials, options.seed));
     let start = Instant::now();
@@ -181,10 +177,9 @@ fn print_progress(job: &Job, start: Instant) -> anyhow::Result<()> {
     writeln!(std::io::stdout(), "{line}").context("cannot print progress")
 }
 
-/// Returns the time given by `--seconds`; a time that `Duration` cannot represent counts as
-/// unlimited.
+/// Returns the time given by `--duration`.
 fn limit(options: &Options) -> Option<Duration> {
-    options.seconds.map(|s| Duration::try_from_secs_f64(s).unwrap_or(Duration::MAX))
+    options.duration.map(Duration::from_nanos)
 }
 
 fn print_report(options: &Options, tally: &Tally, seconds: f64) -> anyhow::Result<()> {

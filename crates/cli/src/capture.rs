@@ -18,8 +18,10 @@ use tailwater_shm::control::{CaptureRequest, Direction};
 use tailwater_shm::ring::{Consumer, FrameBuffer};
 use tailwater_testbed::socket::IokernelArg;
 
+use tailwater_testbed::exit::EndsWith2;
 use tailwater_testbed::interrupt::{Interrupt, Interrupted};
 use tailwater_testbed::note;
+use tailwater_workload::units::parse_time_ns;
 
 use crate::query::{Watch, parse_buffer};
 
@@ -35,8 +37,8 @@ const MAX_FILES: u32 = 1000;
   tailwater capture -w all.pcap                       every frame once, until interrupted
   tailwater capture -w - | tcpdump -nr -              as they come
   tailwater capture -w - | wireshark -k -i -
-  tailwater capture --program web --direction rx -w web.pcap --seconds 10
-  tailwater capture --port eth1 --snap 128 --count 1000 -w head.pcap
+  tailwater capture --program web --direction rx -w web.pcap --duration 10s
+  tailwater capture --through eth1 --snap 128 --count 1000 -w head.pcap
   tailwater capture -w ring.pcap --rotate-mb 100 --files 5
 
 Stamps are in nanoseconds, taken when the IOKernel sees the frame. Needs the IOKernel's user, or root.")]
@@ -51,7 +53,7 @@ pub struct CaptureArgs {
     runtime: Option<String>,
     /// Only frames through this port (its name in `tailwater stats --json`)
     #[arg(long, value_name = "NAME")]
-    port: Option<String>,
+    through: Option<String>,
     /// Only received or only sent by the program; in or out through the port
     #[arg(long, value_enum)]
     direction: Option<Side>,
@@ -61,9 +63,9 @@ pub struct CaptureArgs {
     /// End after this many frames
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
-    /// End after this many seconds
-    #[arg(long, value_name = "S", value_parser = clap::value_parser!(u64).range(1..))]
-    seconds: Option<u64>,
+    /// End after this time
+    #[arg(long, value_name = "DURATION", value_parser = parse_time_ns)]
+    duration: Option<u64>,
     /// Begin a new file (FILE.1, FILE.2, ...) before one grows beyond this many megabytes
     #[arg(long, value_name = "MB", value_parser = clap::value_parser!(u64).range(1..))]
     rotate_mb: Option<u64>,
@@ -86,11 +88,15 @@ enum Side {
 /// # Errors
 /// If nothing listens at the socket, the request is refused, or the file cannot be written.
 pub fn run(args: &CaptureArgs) -> anyhow::Result<()> {
+    if args.rotate_mb.is_some() && args.write == Path::new("-") {
+        let why = "--rotate-mb begins new files, and standard output is one: name a file with --write";
+        return Err(EndsWith2::wrap(anyhow::Error::msg(why)));
+    }
     let interrupt = Interrupt::catch()?;
     let mut ring = Frames::begin(args)?;
     let mut output = Output::create(args)?;
     let begun = Instant::now();
-    let limit = args.seconds.map(Duration::from_secs);
+    let limit = args.duration.map(Duration::from_nanos);
     let mut frames = 0;
     let full = |frames| args.count.is_some_and(|most| frames >= most);
     let (mut connected, mut interrupted) = (true, false);
@@ -149,7 +155,7 @@ impl Frames {
     fn begin(args: &CaptureArgs) -> anyhow::Result<Self> {
         let request = CaptureRequest {
             runtime: args.runtime.clone(),
-            port: args.port.clone(),
+            port: args.through.clone(),
             direction: args.direction.map(|side| match side {
                 Side::Rx => Direction::Rx,
                 Side::Tx => Direction::Tx,
@@ -198,10 +204,6 @@ struct Output {
 impl Output {
     fn create(args: &CaptureArgs) -> anyhow::Result<Self> {
         let rotation = args.rotate_mb.map(|mb| (mb * 1_000_000, args.files));
-        anyhow::ensure!(
-            rotation.is_none() || args.write != Path::new("-"),
-            "standard output cannot be rotated"
-        );
         let (path, snap) = (args.write.clone(), u32::from(args.snap));
         let first = if rotation.is_some() { numbered(&path, 1) } else { path.clone() };
         let writer = open(&first, snap).with_context(|| first.display().to_string())?;

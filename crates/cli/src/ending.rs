@@ -6,8 +6,9 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
+use clap::error::{ContextKind, ContextValue};
 use rustix::process::{Resource, getrlimit};
-use tailwater_testbed::exit::NoAnswer;
+use tailwater_testbed::exit::EndsWith2;
 use tailwater_testbed::note;
 use tailwater_testbed::requirements::Unsupported;
 
@@ -30,11 +31,21 @@ pub fn parse() -> Result<Cli, ExitCode> {
     }
     Cli::try_parse().map_err(|error| {
         let printed = error.print().and_then(|()| io::stdout().flush());
+        if let Some(file) = file_for_json(&error, &std::env::args().collect::<Vec<_>>()) {
+            note!("\n  tip: --json takes no file here: write --json > {file}");
+        }
         match printed {
             Ok(()) => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(1)),
             Err(error) => tailwater_testbed::exit::report(Err(error.into())),
         }
     })
+}
+
+/// Returns the argument that was refused behind a `--json` that takes none: in some commands it
+/// names a file.
+fn file_for_json(error: &clap::Error, arguments: &[String]) -> Option<String> {
+    let Some(ContextValue::String(refused)) = error.get(ContextKind::InvalidArg) else { return None };
+    arguments.windows(2).any(|pair| pair == ["--json", refused]).then(|| refused.clone())
 }
 
 /// Returns the error with each of its causes named once: some name theirs in their own text.
@@ -46,7 +57,7 @@ pub fn said_once(error: anyhow::Error) -> anyhow::Error {
         }
     }
     // The type of an error chooses the exit code.
-    match text == format!("{error:#}") || error.is::<Unsupported>() || error.is::<NoAnswer>() {
+    match text == format!("{error:#}") || error.is::<Unsupported>() || error.is::<EndsWith2>() {
         true => error,
         false => anyhow::Error::msg(text),
     }

@@ -8,6 +8,7 @@ use std::path::Path;
 use anyhow::Context;
 use rustix::fs::OFlags;
 use rustix::io::Errno;
+use tailwater_testbed::exit::EndsWith2;
 
 /// Writes `content` to the file `path`, to its last byte.
 ///
@@ -29,7 +30,9 @@ pub fn check<'a>(paths: impl IntoIterator<Item = &'a Path>) -> anyhow::Result<()
         if path.metadata().is_ok_and(|found| is_special(&found)) {
             continue;
         }
-        anyhow::ensure!(!checked.contains(&path), "{} is named for two files", path.display());
+        if checked.contains(&path) {
+            return Err(EndsWith2::wrap(anyhow::anyhow!("{} is named for two files", path.display())));
+        }
         check_one(path, OpenOptions::new().write(true))?;
         checked.push(path);
     }

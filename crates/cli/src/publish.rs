@@ -63,6 +63,11 @@ impl FromStr for Rule {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
+        if text.starts_with("tcp:") || text.starts_with("udp:") {
+            return Err(format!(
+                "write 8080=10.77.0.2:80; `{text}` is for `tailwater iokernel --publish`, beside --tap"
+            ));
+        }
         let (listen, service) =
             text.split_once('=').ok_or("there is no `=`: write 127.0.0.1:8080=10.77.0.2:80")?;
         let listen = match listen.parse::<u16>() {
@@ -211,6 +216,7 @@ mod tests {
             ("70000=10.77.0.2:80", "`70000`"),
             ("8080=10.77.0.2:0", "port is 0"),
             ("=10.77.0.2:80", "no address"),
+            ("tcp:80=web", "iokernel --publish"),
         ] {
             let error = rule(wrong).unwrap_err();
             assert!(error.contains(part), "{wrong}: {error}");

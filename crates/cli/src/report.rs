@@ -37,7 +37,7 @@ has no packets and no memory of programs.\n";
 #[derive(Debug, Clone, Args)]
 #[command(after_help = "Examples:
   sudo tailwater report                             the IOKernel of the unit `tailwater`
-  tailwater report --output bug.txt --log run.log   one whose log went to a file
+  tailwater report --out bug.txt --log run.log   one whose log went to a file
   tailwater report --unit my-tailwater --config /etc/my.toml
 
 The file is text; read it before you send it. It has:
@@ -52,7 +52,7 @@ It has no packets and no memory of programs. Only its owner may read it; a file 
 pub struct ReportArgs {
     /// File to write [default: tailwater-report-TIME.txt in this folder]
     #[arg(long, value_name = "FILE")]
-    output: Option<PathBuf>,
+    out: Option<PathBuf>,
     #[command(flatten)]
     iokernel: IokernelArg,
     /// Configuration of the IOKernel [default: /etc/tailwater.toml, if it is there]
@@ -76,7 +76,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
         File::open(named).with_context(|| format!("cannot read {}", named.display()))?;
     }
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let path = args.output.clone().unwrap_or_else(|| format!("tailwater-report-{now}.txt").into());
+    let path = args.out.clone().unwrap_or_else(|| format!("tailwater-report-{now}.txt").into());
     let mut file = create(&path)?;
     file.write_all(text(args).as_bytes()).with_context(|| format!("cannot write {}", path.display()))?;
     writeln!(stdout(), "{}", path.display())?;
@@ -87,7 +87,7 @@ pub fn run(args: &ReportArgs) -> anyhow::Result<()> {
 fn create(path: &Path) -> anyhow::Result<File> {
     match OpenOptions::new().write(true).create_new(true).mode(0o600).open(path) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-            bail!("{} exists: choose another --output, or remove it", path.display())
+            bail!("{} exists: choose another --out, or remove it", path.display())
         }
         made => made.with_context(|| format!("cannot write {}", path.display())),
     }
@@ -216,7 +216,7 @@ mod tests {
         std::fs::write(&config, "mtu = 1400\n[[grant]]\nusers = \"alice\"\n").unwrap();
         std::fs::write(&log, "a\x1b[2J\u{9b}b\tthe last line").unwrap();
         ReportArgs {
-            output: Some(folder.join("report.txt")),
+            out: Some(folder.join("report.txt")),
             iokernel: IokernelArg { iokernel: tailwater_testkit::socket_name("report") },
             config: Some(config),
             unit: "tailwater-report-test".to_owned(),
@@ -229,7 +229,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let args = args(folder.path());
         run(&args).unwrap();
-        let path = args.output.as_ref().unwrap();
+        let path = args.out.as_ref().unwrap();
         let text = std::fs::read_to_string(path).unwrap();
         assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600);
         for part in [
@@ -259,21 +259,21 @@ mod tests {
             let error = format!("{:#}", run(&wrong).unwrap_err());
             assert!(error.contains("cannot read") && error.contains("absent"), "{error}");
         }
-        assert!(!args.output.unwrap().exists());
+        assert!(!args.out.unwrap().exists());
     }
 
     #[test]
     fn a_file_that_is_there_is_not_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let args = args(folder.path());
-        let path = args.output.clone().unwrap();
+        let path = args.out.clone().unwrap();
         std::fs::write(&path, "mine").unwrap();
         let error = run(&args).unwrap_err().to_string();
-        assert!(error.contains("exists") && error.contains("--output"), "{error}");
+        assert!(error.contains("exists") && error.contains("--out"), "{error}");
         // Nor through a link that leads nowhere.
         let link = folder.path().join("link");
         std::os::unix::fs::symlink(folder.path().join("absent"), &link).unwrap();
-        assert!(run(&ReportArgs { output: Some(link), ..args }).is_err());
+        assert!(run(&ReportArgs { out: Some(link), ..args }).is_err());
         assert_eq!(std::fs::read_to_string(path).unwrap(), "mine");
     }
 

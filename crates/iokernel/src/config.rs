@@ -432,10 +432,21 @@ impl Config {
         inside && ip != self.network && ip != self.broadcast()
     }
 
+    /// Returns the networks from which programs get addresses, as `ADDRESS/BITS`.
+    #[must_use]
+    pub fn networks(&self) -> Vec<String> {
+        let network6 = self.has_ipv6().then(|| format!("{}/64", self.network6));
+        [format!("{}/{}", self.network, self.prefix_len)].into_iter().chain(network6).collect()
+    }
+
+    fn has_ipv6(&self) -> bool {
+        self.ipv6 && self.mtu >= MIN_MTU_IPV6
+    }
+
     /// Returns the IPv6 address that corresponds to `ip`, an address of the network; `None` without
     /// IPv6.
     pub fn ip6_of(&self, ip: Ipv4Addr) -> Option<Ipv6Addr> {
-        (self.ipv6 && self.mtu >= MIN_MTU_IPV6).then(|| {
+        self.has_ipv6().then(|| {
             let host = ip.to_bits() & !self.mask();
             Ipv6Addr::from_bits(self.network6.to_bits() | u128::from(host))
         })
@@ -555,7 +566,12 @@ mod tests {
         assert_eq!(of(&config, [10, 77, 200, 1]).as_deref(), Some("fd00:7477::c801"));
         let other = Config::from_toml("prefix-len = 24\nnetwork6 = \"2001:db8:0:7::\"").unwrap();
         assert_eq!(of(&other, [10, 77, 0, 254]).as_deref(), Some("2001:db8:0:7::fe"));
-        assert_eq!(of(&Config { ipv6: false, ..config.clone() }, [10, 77, 0, 2]), None);
+        assert_eq!(config.networks(), ["10.77.0.0/16", "fd00:7477::/64"]);
+        let config4 = Config { ipv6: false, ..config.clone() };
+        assert_eq!(
+            (of(&config4, [10, 77, 0, 2]), &*config4.networks()),
+            (None, &["10.77.0.0/16".to_owned()][..])
+        );
         assert_eq!(of(&Config { mtu: 1279, ..config }, [10, 77, 0, 2]), None, "too short for IPv6");
     }
 

@@ -205,14 +205,15 @@ pub fn neighbours(polled: u16, managed: &[u16], share: u8) -> String {
     let lent = list(&managed);
     match share {
         0 => format!(
-            "what is left: of core {polled} while nothing needs polling, of cores {lent} while no Tailwater program has work"
+            "what is left: of core {polled} while nothing needs polling, of managed cores {lent} while no Tailwater program has \
+             work"
         ),
         _ if !may_rank() => format!(
-            "core {polled} while nothing needs polling, else {share} % of it; cores {lent} before best-effort programs of \
+            "core {polled} while nothing needs polling, else {share} % of it; managed cores {lent} before best-effort programs of \
              this user, in turns with all others (with CAP_SYS_NICE: before all best-effort programs, after services)"
         ),
         _ => format!(
-            "core {polled} while nothing needs polling, else {share} % of it; cores {lent}, while they compete for them, \
+            "core {polled} while nothing needs polling, else {share} % of it; managed cores {lent}, while they compete for them, \
              before best-effort programs and after services"
         ),
     }

@@ -9,12 +9,24 @@ use clap::Parser;
 use tailwater_node::{Settings, serve};
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Tells Kubernetes about the cores that the IOKernel of this node lends: device plugins
-/// tailwater.io/core and tailwater.io/batch-core, and for batch pods a plugin of NRI, the Node
-/// Resource Interface, by which containerd 2 and CRI-O let plugins change a container before it
-/// starts
+/// Tell Kubernetes about the cores that the IOKernel of this node lends
+///
+/// Runs beside the kubelet of each node: device plugins tailwater.io/core and
+/// tailwater.io/batch-core, and for batch pods a plugin of NRI, the Node Resource Interface, by
+/// which containerd 2 and CRI-O let plugins change a container before it starts.
 #[derive(Debug, Parser)]
-#[command(name = "tailwater-node", version, max_term_width = 100)]
+#[command(
+    name = "tailwater-node",
+    version,
+    max_term_width = 100,
+    after_help = "Examples:
+  tailwater iokernel --socket /run/tailwater/socket   first: the IOKernel of the node
+  tailwater-node                                      pods request cores, batch pods have none
+  tailwater-node --no-nri                             without batch pods
+  tailwater-node --nri /run/nri/nri.sock              another container runtime's socket
+
+contrib/kubernetes has it as a DaemonSet, with the IOKernel beside it."
+)]
 struct Cli {
     /// Control socket of the IOKernel: a file in a folder of its own, which is mounted into pods at
     /// the same path
@@ -38,7 +50,7 @@ fn main() -> ExitCode {
     match run(Cli::parse()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tailwater-node: {error:#}");
+            eprintln!("error: {error:#}");
             ExitCode::FAILURE
         }
     }

@@ -20,9 +20,22 @@ use clap::{Parser, Subcommand};
 use tailwater_testbed::observe::{MetricsArgs, TopArgs};
 use tailwater_testbed::{exit, machine};
 
-/// Shows what an IOKernel does, on a terminal, as a web page and as metrics
+/// Show what an IOKernel does, on a terminal, as a web page and as metrics
+///
+/// `tailwater top` and `tailwater metrics` start this program, which is installed beside
+/// `tailwater`. It needs no privileges.
 #[derive(Debug, Parser)]
-#[command(name = "tailwater-observe", version = machine::version(), max_term_width = 100)]
+#[command(
+    name = "tailwater-observe",
+    version = machine::version(),
+    max_term_width = 100,
+    after_help = "Examples:
+  tailwater top                                   starts `tailwater-observe top`
+  tailwater-observe top --once                    one look of a second, as lines
+  tailwater-observe metrics --once                what Prometheus would read
+
+Each command has --help with more of them."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -267,11 +267,23 @@ pub fn forget_listening(transport: Transport, at: SocketAddr) {
     }
 }
 
-/// Returns whether `ip` is in the network that the starter has named.
+/// Returns whether `ip` is in a network that the starter has named.
 fn is_expected(ip: IpAddr) -> bool {
-    static EXPECTED: OnceLock<Option<(IpAddr, u32)>> = OnceLock::new();
-    let read = || resident::variable(NETWORK).and_then(|text| parse_network(text.to_str()?));
-    EXPECTED.get_or_init(read).is_some_and(|network| contains(network, ip))
+    static EXPECTED: OnceLock<Vec<(IpAddr, u32)>> = OnceLock::new();
+    EXPECTED.get_or_init(read_networks).iter().any(|&network| contains(network, ip))
+}
+
+/// Reads the networks that the starter has named; none, which is said, if one cannot be read.
+fn read_networks() -> Vec<(IpAddr, u32)> {
+    let Some(text) = resident::variable(NETWORK) else { return Vec::new() };
+    let text = text.to_string_lossy();
+    text.split(',').map(parse_network).collect::<Option<_>>().unwrap_or_else(|| {
+        say(&format!(
+            "{NETWORK}={text}: not ADDRESS/BITS, as 10.77.0.0/16, or several joined by commas; connections before the \
+             registration are Linux's"
+        ));
+        Vec::new()
+    })
 }
 
 fn parse_network(text: &str) -> Option<(IpAddr, u32)> {

@@ -143,6 +143,14 @@ pub enum ConfigError {
         /// The largest possible value.
         max: u64,
     },
+    /// A setting has a value that it cannot have, alone or beside another one.
+    #[error("{why}{}", option(setting))]
+    Impossible {
+        /// The setting.
+        setting: &'static str,
+        /// Its value, and what is possible.
+        why: String,
+    },
     /// A program without a name of its own was to replace a running instance.
     #[error(
         "replace is set and name is not: a program replaces the instance that has its name, and the default is of this \

@@ -9,19 +9,20 @@ use crate::requirements::Unsupported;
 /// What a shell reports of a process that SIGPIPE ended: 128 and the signal's number.
 const CLOSED_OUTPUT: u8 = 128 + 13;
 
-/// The failure of a command whose exit code 1 is an answer.
+/// An error that ends the command with 2 in place of 1: wrong usage that the parser does not see,
+/// or the failure of a command whose exit code 1 is an answer.
 #[derive(Debug)]
-pub struct NoAnswer(anyhow::Error);
+pub struct EndsWith2(anyhow::Error);
 
-impl std::fmt::Display for NoAnswer {
+impl std::fmt::Display for EndsWith2 {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{:#}", self.0)
     }
 }
 
-impl std::error::Error for NoAnswer {}
+impl std::error::Error for EndsWith2 {}
 
-impl NoAnswer {
+impl EndsWith2 {
     /// Returns the error as one that ends the command with 2; a closed output stays what it is.
     pub fn wrap(error: anyhow::Error) -> anyhow::Error {
         if is_closed_output(&error) { error } else { Self(error).into() }
@@ -29,9 +30,9 @@ impl NoAnswer {
 }
 
 /// Prints the error, if there is one, and returns the exit code: 0 for success, 1 for failure, 2
-/// for a machine that lacks something and for [`NoAnswer`], 130 for an interrupt, 141 without a
-/// message when the reader of standard output has closed it. Wrong usage, also 2, is reported where
-/// arguments are parsed.
+/// for a machine that lacks something and for [`EndsWith2`], 130 for an interrupt, 141 without a
+/// message when the reader of standard output has closed it. Most wrong usage, also 2, is reported
+/// where arguments are parsed.
 pub fn report(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else { return ExitCode::SUCCESS };
     if error.is::<Interrupted>() {
@@ -42,7 +43,7 @@ pub fn report(result: anyhow::Result<()>) -> ExitCode {
         return ExitCode::from(CLOSED_OUTPUT);
     }
     note!("error: {error:#}");
-    ExitCode::from(if error.is::<Unsupported>() || error.is::<NoAnswer>() { 2 } else { 1 })
+    ExitCode::from(if error.is::<Unsupported>() || error.is::<EndsWith2>() { 2 } else { 1 })
 }
 
 /// True for an error of a write to standard output; errors of files and sockets have a context.

@@ -41,7 +41,7 @@ pub struct TopArgs {
     #[command(flatten)]
     pub iokernel: IokernelArg,
     /// Time between two looks
-    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = parse_interval)]
+    #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = parse_interval)]
     pub interval: Duration,
     /// Print one look as lines
     #[arg(long)]
@@ -73,7 +73,7 @@ pub struct MetricsArgs {
     #[arg(long, value_name = "FILE")]
     pub textfile: Option<PathBuf>,
     /// Time between two writings of the file
-    #[arg(long, value_name = "TIME", default_value = "15s", value_parser = parse_interval, requires = "textfile")]
+    #[arg(long, value_name = "DURATION", default_value = "15s", value_parser = parse_interval, requires = "textfile")]
     pub interval: Duration,
     /// Print the metrics, or write the file, once
     #[arg(long, conflicts_with = "listen")]

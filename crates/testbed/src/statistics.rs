@@ -20,6 +20,13 @@ pub fn lent_cores<T: TryFrom<u64>>(statistics: &Value) -> Option<Vec<T>> {
     Some(cores.iter().filter_map(|core| T::try_from(core.as_u64()?).ok()).collect())
 }
 
+/// Returns the networks from which the IOKernel gives addresses, as `ADDRESS/BITS`; `None` if the
+/// statistics, of another version, do not have them.
+pub fn networks(statistics: &Value) -> Option<Vec<String>> {
+    let networks = statistics["iokernel"]["networks"].as_array()?;
+    networks.iter().map(|network| network.as_str().map(str::to_owned)).collect()
+}
+
 /// Returns the number of a program's place; that of no place if it has none.
 pub fn place_of(program: &Value) -> u32 {
     program["id"].as_u64().and_then(|id| u32::try_from(id).ok()).unwrap_or(u32::MAX)

@@ -196,6 +196,19 @@ fn a_server_registers_when_it_waits_for_clients_and_serves_both_networks_at_once
     });
 }
 
+/// Its first connection leads to the server before it has registered.
+#[test]
+fn a_client_knows_the_network_of_its_iokernel() {
+    with_programs(|installed| {
+        let bench = Bench::start(|config| config.network = Ipv4Addr::new(10, 99, 0, 0), vec![]);
+        let ip = Ipv4Addr::new(10, 99, 0, 57);
+        let (server, port) = installed.serve(bench.socket(), ip);
+        until("the server registers", || is_registered(&bench, server.pid()));
+        installed.connect(bench.socket(), &server, ip, port)?.ask("Tailwater");
+        Ok(())
+    });
+}
+
 #[test]
 fn two_servers_have_an_address_each() {
     with_programs(|installed| {

@@ -117,9 +117,10 @@ fn orders_that_cannot_be_are_refused() {
     for (words, advice) in [
         (&["--dispatch", "mq:5us", "--linux"][..], "--linux"),
         (&["--dispatch", "srpt"], "use mq:5us"),
+        (&["--dispatch", "fifo"], "use c-fcfs, steal[:N], ps:QUANTUM"),
         (&["--dispatchers", "1"], "--dispatch"),
         (&["--dispatch", "mq:5us", "--dispatchers", "65"], "--dispatchers"),
-        (&["--dispatch", "jbsq:2,5us"], "need 2 kthreads; the program has 1"),
+        (&["--dispatch", "jbsq:2,5us"], "--kthreads 2"),
         (&["--dispatch", "steal", "--dispatchers", "1"], "use c-fcfs"),
     ] {
         let mut command = dns(&["--zone", &zone]);

@@ -11,7 +11,7 @@ use std::io;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-use tailwater::dispatch::{ClassStats, Dispatcher, Policy, Refused, Request, RequestClass, Settings};
+use tailwater::dispatch::{ClassStats, Dispatcher, Refused, Request, RequestClass, Settings};
 use tailwater::sync::mpsc;
 
 use crate::protocol::{Connection, Step};
@@ -65,12 +65,10 @@ impl Turns {
     /// # Errors
     /// If a setting is out of range, or there is no memory for its threads.
     pub fn start(sizes: Sizes, connections: u32) -> io::Result<Self> {
-        if sizes.policy == Policy::shortest_remaining() {
-            let message = "the work of a request is not known before it runs: use mq:5us in place of srpt";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, message));
-        }
+        let invalid = |error| io::Error::new(io::ErrorKind::InvalidInput, error);
+        let policy = sizes.policy.for_unknown_work().map_err(invalid)?;
         // Each connection has one turn at most, so none is refused.
-        let settings = Settings::new(sizes.policy)
+        let settings = Settings::new(policy)
             .dispatchers(sizes.dispatchers)
             .class(RequestClass::new("short").slo(SHORT_SLO))
             .class(RequestClass::new("large").slo(LARGE_SLO))

@@ -157,14 +157,17 @@ fn modes_that_exclude_one_another_are_refused() {
         (&["--dispatch", "mq:5us", "-U", "11211"][..], "leave -U or --dispatch out"),
         (&["--dispatch", "mq:5us", "--linux"], "--linux"),
         (&["--dispatch", "srpt"], "use mq:5us"),
+        (&["--dispatch", "fifo"], "use c-fcfs, steal[:N], ps:QUANTUM"),
         (&["--dispatch", "mq:5us", "--large", "0"], "--large"),
         (&["--large", "10"], "--dispatch"),
         (&["--events", "--dispatch", "mq:5us"], "--dispatch"),
         (&["--events", "--linux"], "--linux"),
+        (&["--idle-timeout", "1500ms"], "30s"),
+        (&["--replicate", "127.0.0.1:1", "--backup-timeout", "2h"], "1s to 1h"),
         (&["--events", "--backup", "0"], "--backup"),
         (&["--dispatchers", "1"], "--dispatch"),
         (&["--dispatch", "mq:5us", "--dispatchers", "65"], "--dispatchers"),
-        (&["--dispatch", "jbsq:2,5us"], "need 2 kthreads; the program has 1"),
+        (&["--dispatch", "jbsq:2,5us"], "--kthreads 2"),
         (&["--dispatch", "steal", "-t", "2", "--dispatchers", "1"], "use c-fcfs"),
     ] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-kv"));
@@ -176,10 +179,9 @@ fn modes_that_exclude_one_another_are_refused() {
 
 #[test]
 fn an_estimate_of_cores_is_refused_where_none_can_be_requested() {
-    for (words, advice) in [
-        (&["--estimate-cores"][..], "run the program with TAILWATER_IOKERNEL"),
-        (&["--estimate-cores", "--linux"], "--linux"),
-    ] {
+    for (words, advice) in
+        [(&["--estimate-cores"][..], "`tailwater run`"), (&["--estimate-cores", "--linux"], "--linux")]
+    {
         let mut command = Command::new(env!("CARGO_BIN_EXE_tailwater-kv"));
         command.args(["-p", "0"]).args(words).env("TAILWATER_KTHREADS", "1");
         let output = command.output().unwrap();

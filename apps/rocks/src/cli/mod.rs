@@ -4,9 +4,11 @@
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::Args;
 use tailwater::dispatch::Policy;
+use tailwater_workload::units::parse_time_ns;
 
 #[cfg(feature = "rocksdb")]
 mod serve;
@@ -20,6 +22,9 @@ pub const EXAMPLES: &str = "Examples:
 
 Without --linux it runs on Tailwater; TAILWATER_* variables say how (see `tailwater run --help`). Needs the system's \
 librocksdb: sudo apt install librocksdb-dev, then build with --features rocksdb.";
+
+/// Longest time that an idle connection may be kept.
+const MOST_IDLE: Duration = Duration::from_secs(3_600);
 
 /// Command-line arguments.
 #[derive(Debug, Clone, Args)]
@@ -54,13 +59,15 @@ pub struct Options {
     #[arg(long, value_name = "BYTES", default_value_t = 1 << 20,
           value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     max_value: u32,
-    /// Seconds after which a TCP connection is closed that sends nothing and waits for nothing, or
-    /// whose request or reply takes longer
-    #[arg(long, value_name = "SECONDS", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..=3600))]
-    idle: u64,
+    /// Time after which a TCP connection is closed that sends nothing and waits for nothing, or
+    /// whose request or reply takes longer; at most 1h
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = parse_idle)]
+    idle_timeout: Duration,
     /// Run GETs, PUTs and SCANs, a class each, in the order of this policy: c-fcfs, steal[:N],
-    /// sq:QUANTUM[,head], mq:QUANTUM[,tail], or jbsq:K[,QUANTUM] with a dispatcher of its own
-    #[arg(long, value_name = "POLICY", default_value = "mq:15us", conflicts_with = "linux")]
+    /// ps:QUANTUM, sq:QUANTUM[,head|tail], mq:QUANTUM[,head|tail], or jbsq:K[,QUANTUM] with a
+    /// dispatcher of its own
+    #[arg(long, value_name = "POLICY", default_value = "mq:15us", conflicts_with = "linux",
+          value_parser = |text: &str| text.parse().and_then(Policy::for_unknown_work))]
     dispatch: Policy,
     /// Dispatchers with a kthread of their own, which hand requests to the others; 0: each kthread
     /// schedules itself, unless the policy is jbsq
@@ -74,6 +81,13 @@ pub struct Options {
     /// Core to bind all serving threads to
     #[arg(long, value_name = "CORE", requires = "linux")]
     core: Option<usize>,
+}
+
+/// Reads the time after which an idle connection is closed.
+fn parse_idle(text: &str) -> Result<Duration, String> {
+    let ns = parse_time_ns(text).map_err(|error| error.to_string())?;
+    let idle = Duration::from_nanos(ns);
+    if idle <= MOST_IDLE { Ok(idle) } else { Err("at most 1h".to_owned()) }
 }
 
 /// Serves until SIGINT or SIGTERM, then writes what is in memory to the store and prints counters.

@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -44,7 +44,7 @@ fn open(options: &Options) -> anyhow::Result<Arc<Store>> {
 }
 
 fn limits(options: &Options) -> Limits {
-    let idle = Duration::from_secs(options.idle);
+    let idle = options.idle_timeout;
     Limits { scan: options.max_scan, value: options.max_value as usize, idle }
 }
 

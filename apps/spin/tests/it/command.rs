@@ -46,8 +46,8 @@ fn dispatchers_with_kthreads_of_their_own_serve_or_are_refused_with_advice() {
         assert!(service.finish().status.success());
     }
     for (words, kthreads, advice) in [
-        (&["--dispatch", "jbsq:2,5us"][..], "1", "need 2 kthreads; the program has 1"),
-        (&["--dispatch", "mq:5us", "--dispatchers", "2"], "3", "need 4 kthreads; the program has 3"),
+        (&["--dispatch", "jbsq:2,5us"][..], "1", "--kthreads 2"),
+        (&["--dispatch", "mq:5us", "--dispatchers", "2"], "3", "--kthreads 4"),
         (&["--dispatch", "steal", "--dispatchers", "1"], "2", "use c-fcfs"),
         (&["--dispatch", "jbsq:9"], "2", "1 to 8 requests"),
         (&["--dispatchers", "1"], "2", "--dispatch"),
@@ -61,7 +61,7 @@ fn dispatchers_with_kthreads_of_their_own_serve_or_are_refused_with_advice() {
 #[test]
 fn an_estimate_of_cores_is_refused_where_none_can_be_requested() {
     for (words, advice) in [
-        (&["--estimate-cores"][..], "run the program with TAILWATER_IOKERNEL"),
+        (&["--estimate-cores"][..], "`tailwater run`"),
         (&["--estimate-cores", "--linux"], "--linux"),
         (&["--estimate-cores", "--background"], "--background"),
     ] {

@@ -16,7 +16,7 @@ use tailwater_workload::Interval;
 use crate::load::document::{Document, Point};
 use crate::load::{parse_margin, parse_percent};
 use crate::output;
-use tailwater_testbed::exit::NoAnswer;
+use tailwater_testbed::exit::EndsWith2;
 use tailwater_testbed::table::{Table, number};
 use trust::{Side, broken_runs, differences};
 
@@ -103,9 +103,9 @@ struct Compared {
 /// Compares, prints, writes and judges.
 ///
 /// # Errors
-/// [`NoAnswer`] if there is no verdict, or when it is one to fail on.
+/// [`EndsWith2`] if there is no verdict, or when it is one to fail on.
 pub fn run(args: &CompareArgs) -> anyhow::Result<()> {
-    let compared = compare_files(args).map_err(NoAnswer::wrap)?;
+    let compared = compare_files(args).map_err(EndsWith2::wrap)?;
     judge(args.fail_on, &compared)
 }
 

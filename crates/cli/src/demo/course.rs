@@ -15,6 +15,8 @@ use tailwater_workload::{LoadSchedule, Rate, ServiceTime};
 use tailwater_testbed::CorePlan;
 use tailwater_testbed::bed::OVERHEAD;
 
+use crate::run::find_program;
+
 /// Time a full run may take.
 const FULL: Duration = Duration::from_secs(84);
 /// Time a quick run may take.
@@ -79,10 +81,11 @@ pub struct DemoArgs {
 pub struct BatchCommand(pub Vec<String>);
 
 fn parse_command(text: &str) -> Result<BatchCommand, String> {
-    match shlex::split(text) {
-        Some(words) if !words.is_empty() => Ok(BatchCommand(words)),
-        _ => Err("a program and its arguments are needed, with quotes that end".to_owned()),
-    }
+    let words = shlex::split(text).filter(|words| !words.is_empty());
+    let words = words.ok_or("a program and its arguments are needed, with quotes that end")?;
+    // Here, and not in the middle of the measurement.
+    find_program(words[0].as_ref()).map_err(|error| error.to_string())?;
+    Ok(BatchCommand(words))
 }
 
 /// How the Linux server waits.
@@ -301,8 +304,9 @@ mod tests {
 
     #[test]
     fn a_batch_job_is_a_program_with_arguments_as_a_shell_splits_them() {
-        let words = parse_command("xz -9 'a b'").unwrap();
-        assert_eq!(words, BatchCommand(vec!["xz".into(), "-9".into(), "a b".into()]));
+        let words = parse_command("sh -c 'exit 3'").unwrap();
+        assert_eq!(words, BatchCommand(vec!["sh".into(), "-c".into(), "exit 3".into()]));
+        assert!(parse_command("no-such-program -9").unwrap_err().contains("no-such-program"));
         assert!(parse_command(" ").is_err() && parse_command("xz 'a").is_err());
     }
 

@@ -20,6 +20,7 @@ use tailwater_loadgen::ideal::{self, Cores};
 use tailwater_loadgen::stalls::MachineStalls;
 
 use crate::output;
+use tailwater_testbed::exit::EndsWith2;
 use tailwater_testbed::handoffs::HandoffRecord;
 use tailwater_testbed::interrupt::Interrupt;
 use tailwater_testbed::machine::{Machine, commit};
@@ -47,7 +48,7 @@ pub fn run(args: &DemoArgs) -> anyhow::Result<()> {
     requirements::check()?;
     let interrupt = Interrupt::catch()?;
     let machine = Machine::describe();
-    let course = Course::new(args, machine.usable_cores.clone())?;
+    let course = Course::new(args, machine.usable_cores.clone()).map_err(EndsWith2::wrap)?;
     output::check([&*args.json, &*args.svg])?;
     print(&format!("{machine}\n{}\n", course.describe()))?;
     let testbed = Testbed {

@@ -32,7 +32,7 @@ use part::{Part, Status};
   tailwater doctor --json     the same for programs
   tailwater doctor --iokernel /run/tailwater/socket
   tailwater doctor --config /etc/tailwater.toml   what other programs get beside that IOKernel
-  tailwater doctor --network eth1   whether an interface suits `iokernel --xdp`, and what to set
+  tailwater doctor --interface eth1   whether an interface suits `iokernel --xdp`, and what to set
   tailwater doctor --repair   after an IOKernel, or a `tailwater run --batch` as root, was killed
 
 The first word of a line:
@@ -48,11 +48,11 @@ pub struct DoctorArgs {
     json: bool,
     /// Examine an interface for an AF_XDP port, too: channels, MTU, offloads, other XDP programs
     #[arg(long, value_name = "INTERFACE")]
-    network: Option<String>,
+    interface: Option<String>,
     /// Repair instead of checking: after an IOKernel or a `tailwater run --batch` was killed, put
     /// back the cpusets, clock rates and control groups that it had changed, and withdraw the ports
     /// it had published. The next IOKernel does this, too, but not for batch jobs
-    #[arg(long, conflicts_with_all = ["json", "network", "iokernel"])]
+    #[arg(long, conflicts_with_all = ["json", "interface", "iokernel"])]
     repair: bool,
     /// Configuration of the IOKernel: its cores and `neighbour-share`, or, with --repair, its state
     /// files; the default settings without it
@@ -88,7 +88,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let findings = requirements::examine();
     let verdict = requirements::judge(&findings);
     let mut parts = parts(findings, &args.iokernel, &args.configuration()?);
-    if let Some(name) = &args.network {
+    if let Some(name) = &args.interface {
         parts.extend(network::examine(name).map_err(anyhow::Error::msg)?);
     }
     if args.json {

@@ -1,4 +1,4 @@
-//! `tailwater doctor --network`: whether an interface suits an AF_XDP port, and what to set.
+//! `tailwater doctor --interface`: whether an interface suits an AF_XDP port, and what to set.
 //!
 //! Owns the judgement of what was read ([`Card`]). The limits of drivers are from their
 //! documentation and from the drivers themselves in Linux.

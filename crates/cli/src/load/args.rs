@@ -46,6 +46,42 @@ const INTERVAL_NS: u64 = 1_000_000_000;
 /// Length of a trial of a search, unless given.
 const TRIAL_NS: u64 = 3_000_000_000;
 
+/// What an agent does not heed: its coordinator says it.
+const OF_COORDINATORS: [&str; 32] = [
+    "server",
+    "protocol",
+    "tcp",
+    "connections",
+    "pipeline",
+    "over",
+    "iokernel",
+    "wait",
+    "no_preload",
+    "rate",
+    "duration",
+    "schedule",
+    "service",
+    "arrivals",
+    "warm_up",
+    "timeout",
+    "flows",
+    "seed",
+    "runs",
+    "slo",
+    "max_rate",
+    "resolution",
+    "repeats",
+    "max_trials",
+    "agents",
+    "coordinate",
+    "live",
+    "quiet",
+    "interval",
+    "json",
+    "csv",
+    "hdr_log",
+];
+
 /// Generate open-loop load against a server over UDP or TCP, measure latency, search for the
 /// highest load within a limit
 #[derive(Debug, Clone, Args)]
@@ -171,15 +207,16 @@ pub struct LoadArgs {
     #[arg(long, value_name = "N", default_value_t = 80, value_parser = clap::value_parser!(u32).range(1..=10_000), requires = "slo", help_heading = "Search")]
     pub(super) max_trials: u32,
 
-    /// Generate from this many processes of this machine, started together
+    /// Generate from this many processes of this machine, started together, beside those of
+    /// --coordinate
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64), help_heading = "Several generators")]
     pub(super) agents: Option<u16>,
-    /// Generate from these agents, started together
+    /// Generate from these agents, started together, beside those of --agents
     #[arg(long, value_name = "ADDRESSES", value_delimiter = ',', help_heading = "Several generators")]
     pub(super) coordinate: Vec<SocketAddr>,
-    /// Be an agent: listen here and generate what coordinators order. Every program that reaches
-    /// this port can order
-    #[arg(long, value_name = "ADDRESS", conflicts_with_all = ["server", "rate", "schedule", "slo", "agents", "coordinate"], help_heading = "Several generators")]
+    /// Be an agent: listen here and generate what coordinators order; of the other options only
+    /// --core has an effect. Every program that reaches this port can order
+    #[arg(long, value_name = "ADDRESS", conflicts_with_all = OF_COORDINATORS, help_heading = "Several generators")]
     pub(super) agent: Option<SocketAddr>,
     /// As an agent, end when the first coordinator leaves or standard input ends
     #[arg(long, hide = true, requires = "agent")]

@@ -12,8 +12,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use serde::{Deserialize, Serialize};
-use tailwater_loadgen::protocol::{Medium, Protocol, from_name};
+use tailwater_loadgen::protocol::{Medium, Protocol, ProtocolError, from_name};
 use tailwater_loadgen::{Control, Measurement, Plan, kernel_udp};
+use tailwater_testbed::exit::EndsWith2;
 use tailwater_workload::ServiceTime;
 
 use super::args::LoadArgs;
@@ -94,7 +95,11 @@ impl JobTarget {
                 files.borrow_mut().insert(path.to_owned(), text.clone());
                 Ok(text)
             },
-        )?;
+        )
+        .map_err(|error| match error {
+            ProtocolError::File { .. } => error.into(),
+            _ => EndsWith2::wrap(error.into()),
+        })?;
         target.files = files.into_inner();
         if let (Over::Kernel, [_, _, ..]) = (target.way.over, &server.addresses[..])
             && let Some(address) = answering(&server.addresses, &*protocol, &target.way)

@@ -42,6 +42,7 @@ use document::{Document, Point};
 use live::Progress;
 use measured::Measured;
 use session::Session;
+use tailwater_testbed::exit::EndsWith2;
 use tailwater_testbed::interrupt::Interrupted;
 
 /// Generates, prints and writes; or serves as an agent.
@@ -61,7 +62,7 @@ pub fn run(args: &LoadArgs) -> anyhow::Result<()> {
         return agents::serve(args, listen, &stop);
     }
     // Checked before anything starts.
-    let task = args.task()?;
+    let task = args.task().map_err(EndsWith2::wrap)?;
     output::check(args)?;
     let mut session = Session::open(args, &stop)?;
     let (agents, progress) = (session.agents(), Progress::new(args.live, args.quiet));

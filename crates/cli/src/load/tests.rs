@@ -1,4 +1,4 @@
-use clap::Parser;
+use clap::{CommandFactory, Parser};
 use tailwater_loadgen::coordinate::fleet::AgentOutcome;
 use tailwater_loadgen::search::{Bound, Judgement, Purpose, Search, Verdict};
 use tailwater_workload::{LatencyRecorder, Rate};
@@ -35,6 +35,19 @@ fn arguments_become_plans() {
     let noisy = points("127.0.0.1:1 --schedule 3s@1k+noise=10%/1s --seed 5");
     assert_eq!((noisy[0].name.as_str(), noisy[0].plan.schedule.segments().len()), ("3s@1k+noise=10%/1s", 3));
     assert!(args("127.0.0.1:1 --rate 1k --duration 500ms").task().is_err(), "nothing but warm-up");
+}
+
+#[test]
+fn an_agent_takes_no_option_that_its_coordinator_gives() {
+    let mut command = Words::command();
+    command.build();
+    let agent = command.get_arguments().find(|option| option.get_id() == "agent").unwrap();
+    let refused: Vec<_> =
+        command.get_arg_conflicts_with(agent).iter().map(|option| option.get_id()).collect();
+    for option in command.get_arguments().map(clap::Arg::get_id) {
+        let heeded = ["agent", "core", "once", "help"].contains(&option.as_str());
+        assert!(heeded != refused.contains(&option), "--agent with --{option}");
+    }
 }
 
 #[test]

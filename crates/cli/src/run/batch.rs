@@ -26,6 +26,7 @@ use tailwater_batch::usage::{Account, Usage};
 use tailwater_batch::{Conditions, follow};
 use tailwater_host::BatchGroup;
 use tailwater_iokernel::config::CoreList;
+use tailwater_testbed::exit::EndsWith2;
 use tailwater_testbed::machine::core_list;
 use tailwater_testbed::note;
 
@@ -61,21 +62,27 @@ pub(super) const RUNTIME_OPTIONS: [&str; 21] = [
 #[derive(Debug, Clone, Args)]
 pub struct BatchArgs {
     /// Run any program as a batch job: on the managed cores, whenever no other program wants them
-    #[arg(long, conflicts_with_all = RUNTIME_OPTIONS)]
+    #[arg(long, help_heading = "Batch jobs", conflicts_with_all = RUNTIME_OPTIONS)]
     batch: bool,
     /// With --batch: more cores that the job may use beside the managed ones, for instance 0,2-3
-    #[arg(long, value_name = "LIST", value_parser = CoreList::from_str, requires = "batch")]
+    #[arg(long, help_heading = "Batch jobs", value_name = "LIST", value_parser = CoreList::from_str, requires = "batch")]
     also_cores: Option<CoreList>,
     /// With --batch: a process that runs already, with its threads and descendants, until it or
     /// this command ends; needs root
-    #[arg(long, value_name = "PID", requires = "batch", conflicts_with_all = ["program", "cgroup"])]
+    #[arg(long, help_heading = "Batch jobs", value_name = "PID", requires = "batch", conflicts_with_all = ["program", "cgroup"])]
     pid: Option<i32>,
     /// With --pid, without root: lower the process for good, which Linux does not take back
-    #[arg(long, requires = "pid")]
+    #[arg(long, help_heading = "Batch jobs", requires = "pid")]
     one_way: bool,
     /// With --batch: a control group, as /proc/PID/cgroup names it, such as that of a container,
     /// until it or this command ends; needs root
-    #[arg(long, value_name = "GROUP", requires = "batch", conflicts_with = "program")]
+    #[arg(
+        long,
+        help_heading = "Batch jobs",
+        value_name = "GROUP",
+        requires = "batch",
+        conflicts_with = "program"
+    )]
     cgroup: Option<String>,
 }
 
@@ -156,7 +163,8 @@ fn also_cores(args: &BatchArgs) -> anyhow::Result<Vec<usize>> {
     let online = CoreList(tailwater_iokernel::online_cores().iter().map(|core| core.0).collect());
     let absent = named.iter().find(|core| !online.0.contains(core));
     if let Some(core) = absent.filter(|_| !online.0.is_empty()) {
-        anyhow::bail!("--also-cores: this machine has no core {core}; its cores: {online}");
+        let why = anyhow::anyhow!("--also-cores: this machine has no core {core}; its cores: {online}");
+        return Err(EndsWith2::wrap(why));
     }
     Ok(named.iter().map(|&core| core.into()).collect())
 }

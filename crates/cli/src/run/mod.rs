@@ -15,10 +15,14 @@ use std::process::Command;
 
 use anyhow::Context;
 use clap::{Args, ValueEnum};
+use tailwater_iokernel::Config;
 use tailwater_shm::control::Listen;
 use tailwater_testbed::note;
 use tailwater_testbed::socket::IokernelArg;
+use tailwater_testbed::statistics;
 use tailwater_workload::units::parse_duration_ns;
+
+use crate::query;
 
 pub mod batch;
 pub mod client;
@@ -29,7 +33,9 @@ mod wait;
 
 /// Start a program on an IOKernel
 #[derive(Debug, Clone, Args)]
-#[command(after_help = "Examples:
+#[command(
+    override_usage = "tailwater run [OPTIONS] -- PROGRAM [ARGUMENT]...",
+    after_help = "Examples:
   tailwater run -- spin --listen 0.0.0.0:5000
   tailwater run --name kv --kthreads 4 --guaranteed 1 --ip 10.77.0.2 -- ./kv
   tailwater run --name kv --listen tcp:6379 -- ./kv      behind --xdp eth0,share=ports
@@ -49,7 +55,8 @@ not registered after a second is kept off the managed cores, with a warning. Wit
 and all that it starts run in SCHED_IDLE on the managed cores, in a session of their own; signals to this command are \
 passed on, and its exit status is the program's, or 128 and the number of the signal that ended it. An IOKernel that \
 is just starting is waited for, at most 2 s. Options become TAILWATER_IOKERNEL, TAILWATER_KTHREADS and so on in the \
-program's environment; settings the program makes itself win.")]
+program's environment; settings the program makes itself win."
+)]
 pub struct RunArgs {
     #[command(flatten)]
     iokernel: IokernelArg,
@@ -59,31 +66,32 @@ pub struct RunArgs {
     standalone: bool,
     /// Run a program that was not written for Tailwater: its TCP and UDP sockets are on Tailwater's
     /// network, by a library that is loaded before the C library
-    #[arg(long)]
+    #[arg(long, help_heading = "Programs as they are")]
     posix: bool,
-    /// With --posix: the IOKernel's network, to which connections go through Tailwater
-    #[arg(long, value_name = "PREFIX", default_value = "10.77.0.0/16", value_parser = parse_network, requires = "posix")]
-    network: String,
+    /// With --posix: networks to which connections go through Tailwater before the program has
+    /// registered, for instance 10.77.0.0/16 [default: those of the IOKernel]
+    #[arg(long, value_name = "NETWORK,..", value_delimiter = ',', value_parser = parse_network, requires = "posix", help_heading = "Programs as they are")]
+    network: Vec<String>,
     /// Name in statistics, unique on the machine, 1 to 64 printable ASCII characters [default:
     /// program name and process id]
     #[arg(long)]
     name: Option<String>,
     /// Maximum number of cores to use at once, 1 to 256, with --standalone to 64 [default: number
     /// of CPUs, at most 64]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256), help_heading = "Cores")]
     kthreads: Option<u16>,
     /// Cores that are never taken away while in use [default: 0]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Cores")]
     guaranteed: Option<u16>,
     /// How the allocator treats it [default: latency-critical]
-    #[arg(long, value_enum)]
+    #[arg(long, value_enum, help_heading = "Cores")]
     class: Option<ClassName>,
     /// Address to ask the IOKernel for [default: the IOKernel chooses]
-    #[arg(long)]
+    #[arg(long, help_heading = "Network")]
     ip: Option<Ipv4Addr>,
     /// Port at which other machines reach it, tcp:PORT or udp:PORT, where the IOKernel shares the
     /// addresses of Linux (share=ports); repeatable, or separated by commas
-    #[arg(long, value_name = "PORT", value_delimiter = ',')]
+    #[arg(long, value_name = "PORT", value_delimiter = ',', help_heading = "Network")]
     listen: Vec<Listen>,
     /// Take the place of the instance of this name that runs, if it was started with this option,
     /// too; its connections stay until it has ended, and new ones come to this one
@@ -91,49 +99,49 @@ pub struct RunArgs {
     replace: bool,
     /// What it does when the IOKernel has ended: wait for another one at the same socket, go on
     /// without network, or exit with status 75 [default: wait]
-    #[arg(long, value_name = "REACTION", value_parser = ["wait", "continue", "exit"])]
+    #[arg(long, value_name = "REACTION", value_parser = ["wait", "continue", "exit"], help_heading = "When the IOKernel ends")]
     on_iokernel_loss: Option<String>,
     /// How long its calls wait while there is no IOKernel, before they fail, for instance 10s; 0s:
     /// for ever [default: 60s]
-    #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_ms, help_heading = "When the IOKernel ends")]
     iokernel_wait: Option<u64>,
     /// How long its end waits at most for data on TCP connections to be acknowledged, for instance
     /// 5s; at most 1h [default: 60s]
-    #[arg(long, value_name = "DURATION", value_parser = parse_linger)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_linger, help_heading = "Network")]
     exit_linger: Option<u64>,
     /// Usable bytes of each user thread's stack, 16384 to 128 GiB [default: 262144]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", help_heading = "Threads")]
     stack_size: Option<usize>,
     /// How long an idle kthread polls at most before it sleeps, for instance 50us; 0us polls for
     /// ever [default: 50us]
-    #[arg(long, value_name = "DURATION", value_parser = parse_us)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_us, help_heading = "Threads")]
     idle_timeout: Option<u64>,
     /// Bytes of each packet ring, a power of two from 32768 to 16777216 [default: 262144]
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", help_heading = "Network")]
     ring_bytes: Option<u32>,
     /// Maximum number of TCP connections at a time [default: 1000000]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", help_heading = "Network")]
     tcp_connections: Option<u32>,
     /// Maximum number of ordinary threads for blocking calls at a time, 1 to 4096 [default: 256]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=4096), help_heading = "Threads")]
     blocking_threads: Option<u16>,
     /// How long a user thread may run without a call of Tailwater that may block, before it is
     /// reported; 0ms reports nothing [default: 100ms]
-    #[arg(long, value_name = "DURATION", value_parser = parse_ms)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_ms, help_heading = "Threads")]
     stall_timeout: Option<u64>,
     /// Signal on which all user threads are printed: none, quit, usr1 or usr2 [default: quit]
-    #[arg(long, value_name = "SIGNAL", value_parser = ["none", "quit", "usr1", "usr2"])]
+    #[arg(long, value_name = "SIGNAL", value_parser = ["none", "quit", "usr1", "usr2"], help_heading = "Threads")]
     dump_signal: Option<String>,
     /// How long a user thread may run while others wait, before it has to yield; 0us is for ever
     /// [default: 0us]
-    #[arg(long, value_name = "DURATION", value_parser = parse_us)]
+    #[arg(long, value_name = "DURATION", value_parser = parse_us, help_heading = "Threads")]
     quantum: Option<u64>,
     /// Whether a kthread without work takes packets that wait for another kthread [default: true]
-    #[arg(long, value_name = "BOOL")]
+    #[arg(long, value_name = "BOOL", help_heading = "Network")]
     packet_stealing: Option<bool>,
     /// Run any program that talks to services of this machine over Linux's sockets, on the cores
     /// that are neither managed nor the IOKernel's; if there are none, on the IOKernel's
-    #[arg(long, conflicts_with_all = batch::RUNTIME_OPTIONS, conflicts_with_all = ["batch", "name"])]
+    #[arg(long, conflicts_with_all = batch::RUNTIME_OPTIONS, conflicts_with_all = ["batch", "name"], help_heading = "Programs as they are")]
     client: bool,
     #[command(flatten)]
     batch: batch::BatchArgs,
@@ -215,13 +223,23 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         posix::check(&program)?;
         let own = std::env::current_exe().ok();
         command.env("LD_PRELOAD", posix::preload(own.as_deref().and_then(Path::parent))?);
-        command.env("TAILWATER_POSIX_NETWORK", &args.network);
+        command.env("TAILWATER_POSIX_NETWORK", networks(args).join(","));
     }
     Err(command.exec()).with_context(|| format!("cannot start {}", program.display()))
 }
 
+/// Returns the networks to which connections go through Tailwater: those that were named, or else
+/// those of the IOKernel; without an IOKernel that says them, those that one has by default.
+fn networks(args: &RunArgs) -> Vec<String> {
+    if !args.network.is_empty() {
+        return args.network.clone();
+    }
+    let asked = (!args.standalone).then(|| query::statistics(&args.iokernel).ok()).flatten();
+    asked.as_ref().and_then(statistics::networks).unwrap_or_else(|| Config::default().networks())
+}
+
 /// Returns the file of a program.
-fn find_program(name: &OsStr) -> Result<PathBuf, find::NotFound> {
+pub fn find_program(name: &OsStr) -> Result<PathBuf, find::NotFound> {
     let own = std::env::current_exe().ok();
     let path = std::env::var_os("PATH").unwrap_or_default();
     find::program(name, &path, own.as_deref().and_then(Path::parent))

@@ -71,7 +71,7 @@ const MAX_SLICES: usize = 1 << 20;
   tailwater trace --sample 1 --duration 200ms --out trace.json
                                                      every request; open the file in ui.perfetto.dev
   tailwater trace --last 500ms --out trace.json      what has just happened
-  tailwater trace --on eviction,stall,slo,handoff=50us --output /var/tmp/traces
+  tailwater trace --on eviction,stall,slo,handoff=50us --folder /var/tmp/traces
                                                      the last 500 ms whenever one happens
   tailwater trace --iokernel @tailwater-testbed-4711 of a `tailwater demo` with this process id
 
@@ -90,14 +90,14 @@ pub struct TraceArgs {
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
     sample: u32,
     /// Length of the trace
-    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, default_value = "5s")]
+    #[arg(long, value_name = "DURATION", value_parser = parse_time_ns, default_value = "5s")]
     duration: u64,
     /// Only requests to this program (its name in `tailwater ps`), also if it starts later
     #[arg(long = "program", alias = "runtime", value_name = "NAME")]
     runtime: Option<String>,
-    /// Show what the IOKernel recorded in the last TIME, and trace nothing [default with --on:
+    /// Show what the IOKernel recorded in the last DURATION, and trace nothing [default with --on:
     /// 500ms]
-    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, conflicts_with_all = ["sample", "duration"])]
+    #[arg(long, value_name = "DURATION", value_parser = parse_time_ns, conflicts_with_all = ["sample", "duration"])]
     last: Option<u64>,
     /// Write a file of what was recorded before whenever one of these happens: eviction, stall,
     /// slo, handoff=TIME (1, 2 or 5 times a power of ten)
@@ -106,7 +106,7 @@ pub struct TraceArgs {
     on: Vec<Trigger>,
     /// Folder of these files
     #[arg(long, value_name = "FOLDER", requires = "on", default_value = ".")]
-    output: PathBuf,
+    folder: PathBuf,
     /// Keep at most this many files for each word of --on: the oldest is removed
     #[arg(long, value_name = "N", requires = "on", default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
     files: u16,

@@ -48,12 +48,12 @@ pub fn run(args: &TraceArgs) -> anyhow::Result<()> {
     let interrupt = Interrupt::catch()?;
     let asked = Arc::new(AtomicBool::new(false));
     signal_hook::flag::register(SIGUSR2, Arc::clone(&asked)).context("cannot catch signals")?;
-    fs::create_dir_all(&args.output)
-        .with_context(|| format!("cannot make the folder {}", args.output.display()))?;
-    check_owner(&args.output)?;
+    fs::create_dir_all(&args.folder)
+        .with_context(|| format!("cannot make the folder {}", args.folder.display()))?;
+    check_owner(&args.folder)?;
     let mut before = Some(query::statistics(&args.iokernel)?);
     let mut watch = LinuxWatch::of(before.as_ref().unwrap_or(&Value::Null));
-    let mut files = Files::new(&args.output, args.files.into());
+    let mut files = Files::new(&args.folder, args.files.into());
     note!("waiting; SIGUSR2 to process {} has a file written, too", std::process::id());
     let mut not_before = Instant::now();
     while interrupt.sleep_until(Instant::now() + LOOK).is_ok() {
@@ -88,7 +88,7 @@ fn check_owner(folder: &Path) -> anyhow::Result<()> {
     let owner = fs::metadata(folder).with_context(|| format!("cannot read {}", folder.display()))?.uid();
     anyhow::ensure!(
         owner == 0 || owner == geteuid().as_raw(),
-        "{} is of user {owner}: name a folder (--output) of your own or of root",
+        "{} is of user {owner}: name a folder (--folder) of your own or of root",
         folder.display()
     );
     Ok(())

@@ -131,8 +131,7 @@ pub fn of(gathered: &Gathered) -> Evidence {
     let all = match &gathered.seen {
         Some(seen) => enter_seen(seen, &threads(program), &mut evidence),
         None => {
-            let unseen =
-                "programs of Linux on the cores, quotas, locks and the host, which only a watch sees (--for)";
+            let unseen = "programs of Linux on the cores, quotas, locks and the host, which only a watch sees (--duration)";
             evidence.unknown.push(unseen.to_owned());
             Vec::new()
         }
@@ -468,6 +467,6 @@ mod tests {
         gathered.seen = None;
         let verdict = judge(&of(&gathered));
         assert_eq!(verdict.cause, Cause::NoPollPoints);
-        assert!(verdict.text.contains("Not known: programs of Linux") && verdict.text.contains("--for"));
+        assert!(verdict.text.contains("Not known: programs of Linux") && verdict.text.contains("--duration"));
     }
 }

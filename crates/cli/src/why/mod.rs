@@ -41,28 +41,28 @@ const EVENTS: usize = 16_384;
 #[derive(Debug, Clone, Args)]
 #[command(
     after_help = "Watches the program for a while, so run it while the program is slow. It needs the IOKernel's user or root, and names \
-programs that took time from its cores where eBPF is allowed (root, or CAP_BPF and CAP_PERFMON). --since judges what \
+programs that took time from its cores where eBPF is allowed (root, or CAP_BPF and CAP_PERFMON). --last judges what \
 has happened already, by the IOKernel's record of cores and of one request of 1000: as far back as that reaches, and \
 without what only a watch sees (programs of Linux on the cores, quotas, locks, the host).
 
 Examples:
   tailwater why web
-  tailwater why web --for 10s --sample 1
-  tailwater why web --since 1min"
+  tailwater why web --duration 10s --sample 1
+  tailwater why web --last 1min"
 )]
 pub struct WhyArgs {
     /// Name of the program, as `tailwater ps` shows it
     #[arg(value_name = "NAME")]
     name: String,
     /// Time to watch it
-    #[arg(long = "for", value_name = "TIME", value_parser = parse_time_ns, default_value = "2s")]
-    time: u64,
+    #[arg(long, value_name = "DURATION", value_parser = parse_time_ns, default_value = "2s")]
+    duration: u64,
     /// Trace one request of N meanwhile
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..))]
     sample: u32,
-    /// Judge the last TIME from the IOKernel's record, without watching
-    #[arg(long, value_name = "TIME", value_parser = parse_time_ns, conflicts_with_all = ["time", "sample"])]
-    since: Option<u64>,
+    /// Judge the last DURATION from the IOKernel's record, without watching
+    #[arg(long, value_name = "DURATION", value_parser = parse_time_ns, conflicts_with_all = ["duration", "sample"])]
+    last: Option<u64>,
     #[command(flatten)]
     iokernel: IokernelArg,
 }
@@ -76,7 +76,7 @@ pub fn run(args: &WhyArgs) -> anyhow::Result<()> {
     // While one replaces another, the later one.
     let program = info::programs(&document, &args.name).last().cloned();
     let program = program.ok_or_else(|| anyhow::Error::msg(info::describe_absence(&args.name, &document)))?;
-    let gathered = match args.since {
+    let gathered = match args.last {
         Some(ns) => look_back(args, program, ns)?,
         None => watch(args, program, &document)?,
     };
@@ -93,7 +93,7 @@ fn watch(args: &WhyArgs, program: Value, document: &Value) -> anyhow::Result<Gat
     let look = |document: &Value| Look::new(document, &program, &tracepoints);
     let before = look(document);
     let (begun, mut collector) = (Instant::now(), Collector::default());
-    let end = begun + Duration::from_nanos(args.time);
+    let end = begun + Duration::from_nanos(args.duration);
     let mut waiting = Waiting::of(&program);
     while Instant::now() < end {
         interrupt.sleep_until(Instant::now() + LOOK)?;

@@ -89,14 +89,14 @@ fn a_capture_holds_what_passed_in_order_and_ends_by_its_limits() {
     // No runtime has this name: no frames, and the time limit ends the capture.
     // All frames pass the port inwards, none outwards.
     for (words, result) in [
-        (&["--program", "absent", "--seconds", "1"][..], "0 frames, 0 missing"),
-        (&["--port", "pcap", "--direction", "rx", "--count", "5"], "5 frames"),
-        (&["--port", "pcap", "--direction", "tx", "--seconds", "1"], "0 frames"),
+        (&["--program", "absent", "--duration", "1s"][..], "0 frames, 0 missing"),
+        (&["--through", "pcap", "--direction", "rx", "--count", "5"], "5 frames"),
+        (&["--through", "pcap", "--direction", "tx", "--duration", "1s"], "0 frames"),
     ] {
         let Some(said) = capture(&socket, &[&["-w", name], words].concat()) else { return };
         assert!(said.starts_with(result), "{words:?}: {said}");
     }
-    let words = ["capture", "--iokernel", &socket, "-w", name, "--port", "eth7"];
+    let words = ["capture", "--iokernel", &socket, "-w", name, "--through", "eth7"];
     fails_with(&words, &["the ports are: pcap"]);
 }
 

@@ -55,6 +55,7 @@ fn misuse_is_explained() {
         (&["ps", "--iokernel", ""], "@NAME"),
         (&["run", "--iokernel", "", "--", "true"], "@NAME"),
         (&["run", "--posix", "--network", "10.77.0.0/33", "--", "true"], "10.77.0.0/16"),
+        (&["run", "--posix", "--network", "10.77.0.0/16,x", "--", "true"], "10.77.0.0/16"),
         (&["run", "--standalone", "--guaranteed", "1", "--", "true"], "cannot be used with"),
         (&["run", "--batch", "--also-cores", "x", "--", "true"], "core number"),
         (&["run", "--exit-linger", "2h", "--", "true"], "at most 1h"),
@@ -63,6 +64,15 @@ fn misuse_is_explained() {
         (&["metrics", "--listen", "127.0.0.1"], "127.0.0.1:9757"),
         (&["metrics", "--interval", "5s"], "--textfile"),
         (&["capture", "-w", "x", "--files", "3"], "--rotate-mb"),
+        (&["capture", "-w", "-", "--rotate-mb", "5"], "--write"),
+        (&["capture", "-w", "x", "--duration", "10"], "add one of ns"),
+        (&["load", "127.0.0.1:1", "--rate", "1", "--json", "a.json", "--csv", "a.json"], "two files"),
+        (&["run", "--batch", "--also-cores", "1023", "--", "true"], "no core 1023"),
+        (&["demo", "--loads", "50,50"], "listed twice"),
+        (&["demo", "--batch", "no-such-program"], "no program no-such-program"),
+        (&["stats", "--json", "a.json"], "write --json > a.json"),
+        (&["publish", "tcp:80=web"], "iokernel --publish"),
+        (&["load", "127.0.0.1:1", "--slo", "100us"], "p99.9=200us"),
     ] {
         let output = run(words);
         assert_eq!(output.status.code(), Some(2), "{words:?}");
@@ -76,9 +86,7 @@ fn misuse_is_explained() {
             "no file ./no-such-program",
         ),
         (&["load", "127.0.0.1:1", "--rate", "1", "--json", "/nonexistent/a"], "cannot write /nonexistent/a"),
-        (&["load", "127.0.0.1:1", "--rate", "1", "--json", "a.json", "--csv", "a.json"], "two files"),
         (&["trace", "--out", "/nonexistent/a"], "cannot write /nonexistent/a"),
-        (&["run", "--batch", "--also-cores", "1023", "--", "true"], "no core 1023"),
     ] {
         let output = run(words);
         assert_eq!(output.status.code(), Some(1), "{words:?}");
@@ -273,11 +281,11 @@ fn a_log_that_is_no_terminals_has_neither_colours_nor_debug_forms_and_json_is_js
         let words = ["iokernel", "--share-cores", "--socket", &socket, "--log-format", format];
         let mut iokernel = Program::start(&mut tailwater(&words));
         until("the IOKernel answers", || stats(&socket).is_some());
-        let capture = ["capture", "--iokernel", &socket, "-w", "-", "--port", "eth0", "--seconds", "1"];
+        let capture = ["capture", "--iokernel", &socket, "-w", "-", "--through", "eth0", "--duration", "1s"];
         if fails_with(&capture, &["the ports are: "]).is_none() {
             return;
         }
-        let capture = ["capture", "--iokernel", &socket, "-w", "-", "--program", "spin", "--seconds", "1"];
+        let capture = ["capture", "--iokernel", &socket, "-w", "-", "--program", "spin", "--duration", "1s"];
         if succeeds(&capture).is_none() {
             return;
         }

@@ -582,6 +582,9 @@ fn misuse_is_explained() {
         (&["load", "127.0.0.1:1", "--rate", "1k", "--interval", "50ms"], "multiple of 100ms"),
         (&["load", "127.0.0.1:1", "--slo", "p99=1ms", "--repeats", "2"], "odd"),
         (&["load", "--agent", "127.0.0.1:0", "--rate", "1k"], "--agent"),
+        (&["load", "--agent", "127.0.0.1:0", "--json", "a.json"], "--json"),
+        (&["load", "127.0.0.1:1", "--rate", "1k", "--connections", "4"], "add --tcp"),
+        (&["load", "127.0.0.1:1", "--rate", "1k", "--protocol", "foo"], "use spin"),
         (&["compare", "a.json"], "B.json"),
     ] {
         let output = run(words);
@@ -593,8 +596,8 @@ fn misuse_is_explained() {
     std::fs::write(&other, "{}").unwrap();
     let other = other.to_str().unwrap();
     for (words, code, part) in [
-        (&["load", "127.0.0.1:1", "--slo", "p99=1ms", "--rate", "1k,2k"][..], 1, "one --rate"),
-        (&["load", "127.0.0.1:1", "--slo", "p99=1ms", "--rate", "20M"], 1, "--max-rate"),
+        (&["load", "127.0.0.1:1", "--slo", "p99=1ms", "--rate", "1k,2k"][..], 2, "one --rate"),
+        (&["load", "127.0.0.1:1", "--slo", "p99=1ms", "--rate", "20M"], 2, "--max-rate"),
         (&["load", "127.0.0.1:1", "--rate", "1k", "--coordinate", "127.0.0.1:1"], 1, "load --agent"),
         // Its 1 is a verdict.
         (&["compare", other, other], 2, "tailwater load --json"),

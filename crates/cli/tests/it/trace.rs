@@ -160,7 +160,7 @@ fn a_short_request_behind_a_long_one_says_what_it_waited_for() {
     assert!(names.into_iter().any(|name| name == "web kthread 0"), "no core was ever its");
     let Some((report, _)) = trace(&socket, &["--last", "600s", "--program", "absent"]) else { return };
     assert!(report.starts_with("0 requests traced"), "{report}");
-    let verdict = succeeds(&["why", "web", "--iokernel", &socket, "--since", "600s"]);
+    let verdict = succeeds(&["why", "web", "--iokernel", &socket, "--last", "600s"]);
     let Some(verdict) = verdict.map(|output| text(&output.stdout)) else { return };
     assert!(verdict.starts_with("web, in ") && verdict.contains("which only a watch sees"), "{verdict}");
     let Some((report, _)) = trace(&socket, &["--last", "1us"]) else { return };
@@ -243,7 +243,7 @@ fn a_signal_or_slow_hand_offs_have_a_file_written_and_files_are_bounded() {
     let folder = tempfile::tempdir().unwrap();
     let (socket, into) = (socket_name("trace-on"), folder.path().join("traces"));
     let _running = start(folder.path(), &socket, &[]);
-    let words = ["trace", "--iokernel", &socket, "--on", "eviction,handoff=10s", "--files", "2", "--output"];
+    let words = ["trace", "--iokernel", &socket, "--on", "eviction,handoff=10s", "--files", "2", "--folder"];
     let mut waiting = Program::start(tailwater(&words).arg(&into));
     waiting.error_line_with("waiting; SIGUSR2 to process");
     let files = || -> Vec<std::path::PathBuf> {
@@ -266,7 +266,7 @@ fn a_signal_or_slow_hand_offs_have_a_file_written_and_files_are_bounded() {
     waiting.wait();
     fails_with(&["trace", "--on", "nothing", "--iokernel", &socket], &["eviction, stall, slo"]);
     // No hand-off is as fast as that.
-    let words = ["trace", "--iokernel", &socket, "--on", "handoff=200ns", "--last", "1s", "--output"];
+    let words = ["trace", "--iokernel", &socket, "--on", "handoff=200ns", "--last", "1s", "--folder"];
     let mut waiting = Program::start(tailwater(&words).arg(&into));
     let line = waiting.error_line_with("the 99th percentile of hand-offs");
     assert!(line.contains("-1-handoff.json"), "{line}");

@@ -222,7 +222,7 @@ fn ask(socket: &str, name: &str, programs: &mut [(&str, Program)]) -> Result<Run
     // The IOKernel notices a moment later that the command of the last trace has ended.
     until("no trace goes on", || stats(socket).is_some_and(|all| all["trace"].is_null()));
     let before = stats(socket).unwrap_or_default();
-    let output = run(&["why", name, "--iokernel", socket, "--for", "700ms", "--sample", "3"]);
+    let output = run(&["why", name, "--iokernel", socket, "--duration", "700ms", "--sample", "3"]);
     for (name, program) in programs {
         if !program.is_running() {
             return Err(last_words(name, program));

@@ -21,7 +21,7 @@ fn schema() -> Value {
 /// Returns the keys that the parser permits in the table that begins with `heading`.
 fn parsed_keys(heading: &str) -> BTreeSet<String> {
     let error = Config::from_toml(&format!("{heading}\n{NO_KEY} = 1")).unwrap_err().to_string();
-    let (_, listed) = error.split_once(&format!("unknown field `{NO_KEY}`")).unwrap();
+    let (_, listed) = error.split_once(&format!("unknown key `{NO_KEY}`")).unwrap();
     listed.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 

@@ -1,11 +1,19 @@
 //! Messages about names in the configuration that are not known, and values of the wrong type.
 //!
-//! Owns the choice of the name that was probably meant. The parser's own message lists all names
-//! there are, forty in some tables, which hides the one that is wanted. Of values it names types of
-//! this language, which are put in words.
+//! Owns the choice of the name that was probably meant, or of the table that it belongs into. The
+//! parser's own message lists all names there are, forty in some tables, which hides the one that
+//! is wanted. Of values it names types of this language, which are put in words.
+
+use super::Config;
 
 /// Least length of a beginning that stands for the whole name.
 const BEGINNING: usize = 3;
+
+/// How the parser begins what it says of a key that it does not know.
+const UNKNOWN_KEY: &str = "unknown field";
+
+/// A key that no table has.
+const NO_KEY: &str = "-";
 
 /// What the parser says of a value, and the same for people.
 const IN_WORDS: [(&str, &str); 5] = [
@@ -26,9 +34,33 @@ pub(super) fn explain(error: &toml::de::Error) -> String {
     }
     let mut names = message.split('`').skip(1).step_by(2);
     let (Some(given), true) = (names.next(), message.starts_with("unknown ")) else { return text };
-    let Some(meant) = nearest(given, names) else { return text };
-    let what = if message.starts_with("unknown field") { "key" } else { "value" };
-    text.replace(message, &format!("unknown {what} `{given}`; did you mean `{meant}`?"))
+    let is_key = message.starts_with(UNKNOWN_KEY);
+    if let Some(place) = is_key.then(|| place_of(given)).flatten() {
+        return text.replace(message, &format!("the key `{given}` belongs {place}"));
+    }
+    let what = if is_key { "key" } else { "value" };
+    match nearest(given, names) {
+        Some(meant) => text.replace(message, &format!("unknown {what} `{given}`; did you mean `{meant}`?")),
+        None => text.replace(UNKNOWN_KEY, "unknown key"),
+    }
+}
+
+/// Returns where a key belongs that stands in another place; `None` if there is none of this name.
+/// The parser knows: it is asked for the key, without a value, in each table.
+fn place_of(key: &str) -> Option<String> {
+    let asked = |heading: &str, key: &str| {
+        let error = toml::from_str::<Config>(&format!("{heading}\n{key:?} = {{}}")).err();
+        error.map_or_else(String::new, |error| error.message().to_owned())
+    };
+    let knows = |heading: &str| !asked(heading, key).starts_with(UNKNOWN_KEY);
+    if knows("") {
+        return Some("before the first table".to_owned());
+    }
+    let all = asked("", NO_KEY);
+    let headings = all.split('`').skip(3).step_by(2).map(|name| format!("[{name}]"));
+    let tables = headings.filter(|heading| asked(heading, NO_KEY).starts_with(UNKNOWN_KEY) && knows(heading));
+    let tables: Vec<String> = tables.collect();
+    (!tables.is_empty()).then(|| format!("into the table {}", tables.join(" or ")))
 }
 
 /// Returns the name that `given` is a misspelling of, if there is one: with up to a third of its
@@ -75,6 +107,19 @@ mod tests {
     }
 
     #[test]
+    fn a_key_in_the_wrong_table_is_refused_with_its_own() {
+        for (text, part) in [
+            ("tap = \"tw0\"", "the key `tap` belongs into the table [ports]"),
+            ("[ports]\ncore = 0", "the key `core` belongs before the first table"),
+            ("state-file = \"/run/x\"", "[reserve]"),
+        ] {
+            let error = Config::from_toml(text).unwrap_err().to_string();
+            let line = format!("line {}", text.lines().count());
+            assert!(error.contains(part) && error.contains(&line), "{text}: {error}");
+        }
+    }
+
+    #[test]
     fn a_value_of_the_wrong_type_is_refused_without_types_of_the_language() {
         for (text, part) in [
             ("core = \"0\"", "from 0 to 65535, without quotes"),
@@ -91,6 +136,6 @@ mod tests {
     #[test]
     fn a_name_that_is_like_no_other_is_refused_with_all_of_them() {
         let error = Config::from_toml("colour = \"red\"").unwrap_err().to_string();
-        assert!(error.contains("`colour`") && error.contains("`managed-cores`"), "{error}");
+        assert!(error.contains("unknown key `colour`") && error.contains("`managed-cores`"), "{error}");
     }
 }

@@ -191,6 +191,7 @@ impl IoKernel {
             "socket": self.config.socket,
             "iokernel_core": self.cores.iokernel.0,
             "managed_cores": self.cores.managed_numbers(),
+            "networks": self.config.networks(),
             "tsc_hz": clock.hz(),
             "invariant_tsc": Clock::invariant(),
             "policy": self.config.policy.as_str(),

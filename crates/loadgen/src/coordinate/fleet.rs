@@ -83,7 +83,7 @@ pub enum AgentProblem {
         version: u32,
     },
     /// It did not greet as an agent does.
-    #[error("it is not an agent")]
+    #[error("what listens there is no `tailwater load --agent`")]
     NotAnAgent,
     /// It closed the connection.
     #[error("it closed the connection")]
@@ -238,6 +238,9 @@ impl Fleet {
                     return Err(agent.wrong(AgentProblem::Version { version }));
                 }
                 Ok(_) => return Err(agent.wrong(AgentProblem::NotAnAgent)),
+                Err(AgentProblem::Message { error }) if error.kind == io::ErrorKind::InvalidData => {
+                    return Err(agent.wrong(AgentProblem::NotAnAgent));
+                }
                 Err(problem) => return Err(agent.wrong(problem)),
             }
         }

@@ -341,6 +341,19 @@ fn nobody_listening_is_an_error_that_says_what_to_do() {
 }
 
 #[test]
+fn a_server_of_another_kind_is_no_agent() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = server.local_addr().unwrap();
+    let answering = std::thread::spawn(move || {
+        let (mut client, _) = server.accept().unwrap();
+        client.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+    });
+    let error = Fleet::connect(&[address]).err().unwrap().to_string();
+    assert!(error.contains(&address.to_string()) && error.contains("no `tailwater load --agent`"), "{error}");
+    answering.join().unwrap();
+}
+
+#[test]
 fn messages_read_back_and_garbage_is_refused() {
     let mut bytes = Vec::new();
     let order = Order::Prepare(Box::new(job(Behaviour::Answer, 7)));

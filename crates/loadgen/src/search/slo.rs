@@ -51,7 +51,7 @@ pub struct Slo {
 /// Why limits were refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SloError {
-    /// Not of the form `MEASURE=DURATION`.
+    /// Not of the form `MEASURE=DURATION`, for which `MEASURE<DURATION` may stand.
     #[error(
         "limit `{text}` is not of the form p99.9=200us, with a percentile above 0 and below 100, or win-p99.9=200us"
     )]
@@ -139,7 +139,7 @@ impl FromStr for Limit {
     type Err = SloError;
     fn from_str(text: &str) -> Result<Self, SloError> {
         let form = || SloError::Form { text: text.to_owned() };
-        let (measure, limit) = text.split_once('=').ok_or_else(form)?;
+        let (measure, limit) = text.split_once(['=', '<']).ok_or_else(form)?;
         let measure = match measure.trim() {
             "win-p99.9" => Measure::WindowedP999,
             other => {
@@ -278,6 +278,11 @@ mod tests {
         for text in ["p99.9=200us", "p50=20us,p99.99=1.5ms,win-p99.9=100us"] {
             assert_eq!(text.parse::<Slo>().unwrap().to_string(), text);
         }
+        assert_eq!(
+            "p99.9<200us".parse::<Slo>(),
+            "p99.9=200us".parse(),
+            "as objectives of `sim plan` are written"
+        );
         for (text, part) in [
             ("", "p99.9=200us"),
             ("99.9=200us", "p99.9=200us"),

@@ -10,7 +10,8 @@ use std::ffi::OsStr;
 use std::net::Ipv4Addr;
 use std::sync::OnceLock;
 use std::time::Duration;
-use tailwater_shm::control::{Listen, MAX_LISTEN};
+use tailwater_shm::control::{Listen, MAX_LISTEN, MAX_NAME, is_name};
+use tailwater_shm::layout::RegionSpec;
 
 const DEFAULT_STACK: usize = 256 * 1024;
 const DEFAULT_IDLE: Duration = Duration::from_micros(50);
@@ -148,7 +149,7 @@ impl Config {
     /// Checks `settings`, and completes them by the defaults.
     ///
     /// # Errors
-    /// [`ConfigError::OutOfRange`].
+    /// [`ConfigError::OutOfRange`], [`ConfigError::Impossible`] or [`ConfigError::ReplacesNone`].
     pub fn complete(settings: Settings) -> Result<Self, ConfigError> {
         let cpus = std::thread::available_parallelism().map_or(1, usize::from).min(64) as u16;
         let most_kthreads =
@@ -164,6 +165,9 @@ impl Config {
         let stall_timeout = settings.stall_timeout_ms.map_or(DEFAULT_STALL, Duration::from_millis);
         let iokernel_wait = settings.iokernel_wait_ms.map_or(DEFAULT_WAIT, Duration::from_millis);
         let idle_timeout = settings.idle_timeout_us.map_or(DEFAULT_IDLE, Duration::from_micros);
+        let guaranteed = settings.guaranteed.unwrap_or(0);
+        let ring_bytes = settings.ring_bytes.unwrap_or(DEFAULT_RING);
+        check_registration(settings.name.as_deref(), kthreads, guaranteed, ring_bytes)?;
         let listen = settings.listen.unwrap_or_default();
         check("listen: number of ports", listen.len() as u64, 0, MAX_LISTEN as u64)?;
         if settings.replace == Some(true) && settings.name.is_none() {
@@ -173,7 +177,7 @@ impl Config {
             iokernel: settings.iokernel,
             name: settings.name.unwrap_or_else(program_name),
             kthreads,
-            guaranteed: settings.guaranteed.unwrap_or(0),
+            guaranteed,
             class: settings.class.unwrap_or_default(),
             ip: settings.ip,
             listen,
@@ -183,7 +187,7 @@ impl Config {
             exit_linger,
             stack_size,
             idle_timeout: (!idle_timeout.is_zero()).then_some(idle_timeout),
-            ring_bytes: settings.ring_bytes.unwrap_or(DEFAULT_RING),
+            ring_bytes,
             blocking_threads,
             stall_timeout: (!stall_timeout.is_zero()).then_some(stall_timeout),
             #[cfg(feature = "debug")]
@@ -197,6 +201,30 @@ impl Config {
             adopt_libc_waits: settings.adopt_libc_waits.unwrap_or(false),
         })
     }
+}
+
+/// Checks what every IOKernel would refuse, also for a program that runs without one: it is found
+/// before the program is moved to a machine that has one.
+fn check_registration(
+    name: Option<&str>,
+    kthreads: u16,
+    guaranteed: u16,
+    ring_bytes: u32,
+) -> Result<(), ConfigError> {
+    if let Some(name) = name.filter(|name| !is_name(name)) {
+        let shown: String = name.chars().take(MAX_NAME).flat_map(char::escape_default).collect();
+        let why = format!(
+            "name \"{shown}\" is not 1 to {MAX_NAME} printable ASCII characters, the first and the last of them no blanks"
+        );
+        return Err(ConfigError::Impossible { setting: "name", why });
+    }
+    if guaranteed > kthreads {
+        let why = format!("guaranteed {guaranteed} is above kthreads {kthreads}: a kthread uses one core");
+        return Err(ConfigError::Impossible { setting: "guaranteed", why });
+    }
+    RegionSpec::new(kthreads, ring_bytes)
+        .map(|_| ())
+        .map_err(|error| ConfigError::Impossible { setting: "ring_bytes", why: error.to_string() })
 }
 
 fn check<N: Into<u64>>(setting: &'static str, value: N, min: N, max: N) -> Result<(), ConfigError> {
@@ -271,6 +299,25 @@ mod tests {
             let option = format!("--{} of `tailwater run`", setting.replace('_', "-"));
             assert!(said.starts_with(range) && said.contains(&option), "{said}");
         }
+    }
+
+    #[test]
+    fn what_every_iokernel_refuses_is_refused_without_one() {
+        let named = |name: &str| Settings { name: Some(name.to_owned()), ..Settings::default() };
+        for (settings, part) in [
+            (named(""), "--name"),
+            (named(" web"), "no blanks"),
+            (named("w\u{202e}b"), "w\\u{202e}b"),
+            (named(&"x".repeat(65)), "1 to 64"),
+            (Settings { guaranteed: Some(5), kthreads: Some(4), ..Settings::default() }, "kthreads 4"),
+            (Settings { ring_bytes: Some(1000), ..Settings::default() }, "--ring-bytes"),
+            (Settings { ring_bytes: Some(1 << 25), ..Settings::default() }, "32768 to 16777216"),
+        ] {
+            let said = Config::complete(settings).unwrap_err().to_string();
+            assert!(said.contains(part) && said.contains("TAILWATER_"), "{said}");
+        }
+        let possible = Settings { guaranteed: Some(4), kthreads: Some(4), ..named("web 1") };
+        assert!(Config::complete(possible).is_ok());
     }
 
     #[test]

@@ -71,7 +71,7 @@ pub trait CorePolicy: Send + 'static {
 #[non_exhaustive]
 pub enum CorePolicyError {
     /// The program runs standalone.
-    #[error("there is no IOKernel to request cores from: run the program with TAILWATER_IOKERNEL")]
+    #[error("there is no IOKernel to request cores from: start the program by `tailwater run`")]
     NoIoKernel,
     /// The program's IOKernel has ended, and the program does not wait for another one.
     #[error(

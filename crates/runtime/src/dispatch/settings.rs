@@ -77,6 +77,22 @@ impl Policy {
         Self(PolicySpec::ShortestRemaining)
     }
 
+    /// Returns this policy for a service that does not know the work of a request before it runs.
+    ///
+    /// # Errors
+    /// [`PolicyError::KnownWork`] for [`Policy::shortest_remaining`], which has to know it.
+    ///
+    /// # Examples
+    /// ```
+    /// use tailwater::dispatch::Policy;
+    ///
+    /// let read = |text: &str| text.parse().and_then(Policy::for_unknown_work);
+    /// assert!(read("mq:5us").is_ok() && read("srpt").is_err());
+    /// ```
+    pub fn for_unknown_work(self) -> Result<Self, PolicyError> {
+        if self == Self::shortest_remaining() { Err(PolicyError::KnownWork) } else { Ok(self) }
+    }
+
     fn quantum(self) -> Option<Duration> {
         match self.0 {
             PolicySpec::SingleQueue { quantum_ns, .. }
@@ -110,7 +126,11 @@ impl FromStr for Policy {
     /// Reads a policy in the notation of the constructors' descriptions; `ps:5us` is the single
     /// queue that requeues at the tail.
     fn from_str(text: &str) -> Result<Self, PolicyError> {
-        match text.parse().map_err(PolicyError::Notation)? {
+        let spec = text.parse().map_err(|error| match error {
+            dispatch::NotationError::Name { name } => PolicyError::Unknown { name },
+            error => PolicyError::Notation(error),
+        });
+        match spec? {
             PolicySpec::DFcfs | PolicySpec::Reserved => {
                 Err(PolicyError::Bound { name: text.trim().to_owned() })
             }
@@ -132,9 +152,21 @@ impl FromStr for Policy {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// It is no policy at all.
+    /// There is no policy of this name.
+    #[error(
+        "`{name}` is not a policy of a dispatcher; use c-fcfs, steal[:N], ps:QUANTUM, sq:QUANTUM[,head|tail], \
+         mq:QUANTUM[,head|tail], jbsq:K[,QUANTUM] or, where the work of a request is known before it runs, srpt"
+    )]
+    Unknown {
+        /// The name given.
+        name: String,
+    },
+    /// What stands behind the name is wrong.
     #[error(transparent)]
     Notation(dispatch::NotationError),
+    /// The policy needs the work of each request, which this service does not know.
+    #[error("the work of a request is not known before it runs: use mq:5us in place of srpt")]
+    KnownWork,
     /// The policy binds requests to workers, which may have no core.
     #[error(
         "the policy `{name}` binds requests to workers, and a worker may have no core: use steal in place of d-fcfs, mq:5us in place of reserved"
@@ -491,7 +523,7 @@ mod tests {
             let message = text.parse::<Policy>().unwrap_err().to_string();
             assert!(message.contains("binds"), "{message}");
         }
-        assert!("fifo".parse::<Policy>().unwrap_err().to_string().contains("use d-fcfs"));
+        assert!("fifo".parse::<Policy>().unwrap_err().to_string().contains("use c-fcfs, steal"));
     }
 
     #[test]

@@ -25,19 +25,31 @@ use crate::ids::Nanos;
 pub enum NotationError {
     /// There is no such policy.
     #[error(
-        "`{name}` is not a dispatch policy; use d-fcfs, c-fcfs, steal[:N], ps:TIME, sq:TIME[,head|tail], mq:TIME[,head|tail], jbsq:K[,TIME], srpt or reserved"
+        "`{name}` is not a dispatch policy; use d-fcfs, c-fcfs, steal[:N], ps:QUANTUM, sq:QUANTUM[,head|tail], mq:QUANTUM[,head|tail], jbsq:K[,QUANTUM], srpt or reserved"
     )]
     Name {
         /// The name given.
         name: String,
     },
-    /// The quantum is missing, or no duration.
+    /// The quantum is missing.
     #[error("policy `{text}` needs its quantum, as in `{name}:5us`")]
     Quantum {
         /// The text given.
         text: String,
         /// The policy's name.
         name: String,
+    },
+    /// The quantum is no duration.
+    #[error(
+        "policy `{text}`: `{time}` is no quantum; write whole nanoseconds in ns, us, ms or s, as in `{name}:5us`"
+    )]
+    Time {
+        /// The text given.
+        text: String,
+        /// The policy's name.
+        name: String,
+        /// What stands for the quantum.
+        time: String,
     },
     /// The quantum is 0.
     #[error("policy `{text}`: a quantum of 0 never lets a request run; use 100ns or more")]
@@ -121,7 +133,7 @@ impl FromStr for PolicySpec {
     }
 }
 
-/// Reads `K[,TIME]`.
+/// Reads `K[,QUANTUM]`.
 fn bounded(text: &str, parameters: &str) -> Result<PolicySpec, NotationError> {
     let (depth, time) = parameters.split_once(',').unwrap_or((parameters, ""));
     let depth = depth.trim().parse().ok().filter(|depth| (1..=DEPTH_MAX).contains(depth));
@@ -139,7 +151,7 @@ fn bounded(text: &str, parameters: &str) -> Result<PolicySpec, NotationError> {
     Ok(PolicySpec::BoundedQueues { depth, quantum_ns })
 }
 
-/// Reads `TIME[,head|tail]`.
+/// Reads `QUANTUM[,head|tail]`.
 fn quantum(
     text: &str,
     name: &str,
@@ -147,8 +159,14 @@ fn quantum(
     default: Requeue,
 ) -> Result<(Nanos, Requeue), NotationError> {
     let (time, place) = parameters.split_once(',').unwrap_or((parameters, ""));
-    let time = duration(time)
-        .ok_or_else(|| NotationError::Quantum { text: text.to_owned(), name: name.to_owned() })?;
+    let time = match time.trim() {
+        "" => return Err(NotationError::Quantum { text: text.to_owned(), name: name.to_owned() }),
+        given => duration(given).ok_or_else(|| NotationError::Time {
+            text: text.to_owned(),
+            name: name.to_owned(),
+            time: given.to_owned(),
+        })?,
+    };
     if time == Nanos::ZERO {
         return Err(NotationError::Zero { text: text.to_owned() });
     }
@@ -214,7 +232,9 @@ mod tests {
         for (text, fragment) in [
             ("fifo", "use d-fcfs"),
             ("", "use d-fcfs"),
-            ("ps", "as in `ps:5us`"),
+            ("ps", "needs its quantum, as in `ps:5us`"),
+            ("mq:,tail", "needs its quantum, as in `mq:5us`"),
+            ("mq:1h", "`1h` is no quantum; write whole nanoseconds in ns, us, ms or s"),
             ("sq:5", "as in `sq:5us`"),
             ("sq:.5us", "as in `sq:5us`"),
             ("sq:0.5ns", "as in `sq:5us`"),

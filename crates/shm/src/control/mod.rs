@@ -63,6 +63,16 @@ pub const MAX_FDS: usize = 48;
 /// Maximum length of a program's name in characters.
 pub const MAX_NAME: usize = 64;
 
+/// Returns whether a text can be a program's name: 1 to [`MAX_NAME`] printable ASCII characters,
+/// the first and the last of them no blanks. Other characters may be invisible, reorder the line
+/// they are printed in, or look like those of another name.
+#[must_use]
+pub fn is_name(text: &str) -> bool {
+    let is_plain = |c: u8| c.is_ascii_graphic() || c == b' ';
+    let has_outer_blank = text.starts_with(' ') || text.ends_with(' ');
+    (1..=MAX_NAME).contains(&text.len()) && text.bytes().all(is_plain) && !has_outer_blank
+}
+
 /// Maximum time until a connection that has been requested waits to be accepted.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(10);
 

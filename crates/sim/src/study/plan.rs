@@ -91,7 +91,8 @@ pub(super) struct Slo {
 
 pub(super) fn parse_slo(text: &str) -> anyhow::Result<Slo> {
     let help = || format!("SLO `{text}`: write p50, p90, p99 or p99.9, then < and a time, as in p99.9<100us");
-    let (quantile, limit) = text.split_once('<').with_context(help)?;
+    // With `=`, limits of `tailwater load`.
+    let (quantile, limit) = text.split_once(['<', '=']).with_context(help)?;
     let quantile = match quantile.trim() {
         "p50" => 0,
         "p90" => 1,
@@ -465,6 +466,8 @@ mod tests {
                 format!("{:#}", PlanStudy { slo: slo.to_owned(), ..study() }.run(&|| ()).unwrap_err());
             assert!(message.contains(fragment), "{slo}: {message}");
         }
+        let [limit, objective] = ["p99.9=1ms", "p99.9<1ms"].map(|slo| parse_slo(slo).unwrap());
+        assert_eq!(limit, objective);
         let missing = PlanStudy { trace: Some("/nonexistent/trace.csv".into()), ..study() };
         assert!(format!("{:#}", missing.run(&|| ()).unwrap_err()).contains("cannot read trace"));
     }

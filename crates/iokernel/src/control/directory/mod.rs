@@ -23,7 +23,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use tailwater_wire::MacAddr;
 
 use tailwater_sched::RuntimeId;
-use tailwater_shm::control::{Instance, MAX_NAME, Register};
+use tailwater_shm::control::{Instance, MAX_NAME, Register, is_name};
 use tailwater_shm::layout::RegionSpec;
 use tailwater_shm::{Version, board};
 
@@ -346,11 +346,7 @@ impl Directory {
         if !Version::OWN.serves(Version(*version)) {
             return Err(Refusal::Version { theirs: *version });
         }
-        // No other characters: some are invisible, reorder the line they are printed in, or look
-        // like another name.
-        let is_plain = |c: u8| c.is_ascii_graphic() || c == b' ';
-        let outer_blank = name.starts_with(' ') || name.ends_with(' ');
-        if !(1..=MAX_NAME).contains(&name.len()) || !name.bytes().all(is_plain) || outer_blank {
+        if !is_name(name) {
             return Err(Refusal::NameInvalid(name.chars().take(MAX_NAME).collect()));
         }
         self.beside(user, request)?;

@@ -60,7 +60,7 @@ fn what_is_wrong_with_a_rule_is_said_with_its_line() {
         ("protocol = \"sctp\"", "`sctp` is not a protocol"),
         ("protocol = 256", "0 to 255"),
         ("protocol = true", "expected \"tcp\""),
-        ("source = \"10.0.0.0/8\"", "unknown field `source`"),
+        ("source = \"10.0.0.0/8\"", "unknown key `source`"),
     ] {
         let error = Config::from_toml(&format!("{RULE}{line}\n")).unwrap_err().to_string();
         assert!(error.contains("line 6") && error.contains(says), "{line}: {error}");

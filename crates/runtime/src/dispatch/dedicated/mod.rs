@@ -319,10 +319,10 @@ impl<P: Send + 'static> Groups<P> {
 /// Why there are no dispatchers.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "dispatchers with kthreads of their own need as many workers: {dispatchers} of them need {} kthreads; the program has \
-     {kthreads}: raise TAILWATER_KTHREADS or tailwater::RuntimeBuilder::kthreads, or leave Settings::dispatchers and jbsq out, \
-     and each worker schedules itself",
-    2 * .dispatchers
+    "jbsq and dispatchers with kthreads of their own use two kthreads for each dispatcher: {needed} here, and the program has \
+     {kthreads}; start it with --kthreads {needed} (TAILWATER_KTHREADS, RuntimeBuilder::kthreads), or take another \
+     policy, such as mq:5us, without dispatchers of their own",
+    needed = 2 * .dispatchers
 )]
 struct TooFew {
     kthreads: usize,
