@@ -370,6 +370,24 @@ fn programs_follow_the_interface_to_another_address() {
 }
 
 #[test]
+fn connections_go_on_when_the_interface_has_its_address_again() {
+    let Some(scene) = Scene::new("shared-ports-back") else { return };
+    let _turn = turn();
+    let mut iokernel = scene.iokernel(WORDS, &[]);
+    let Some(_tcp) = scene.program("tcp-serve", "tcp", "tcp:7") else { return };
+    let mut stream = scene.connect((SHARED, 7).into());
+    for _ in 0..3 {
+        assert_eq!(exchange(&mut stream, b"at it"), b"at it");
+        scene.here.ip(&["addr", "del", "192.0.2.1/24", "dev", "here0"]);
+        iokernel.error_line_with("the interface has other addresses");
+        scene.here.ip(&["addr", "add", "192.0.2.1/24", "dev", "here0"]);
+        // This arrives while Linux has the address and the IOKernel does not know.
+        assert_eq!(exchange(&mut stream, b"back"), b"back");
+        iokernel.error_line_with("the interface has other addresses");
+    }
+}
+
+#[test]
 fn frames_of_programs_follow_linuxs_routing_rules() {
     let Some(scene) = Scene::new("shared-ports-rules") else { return };
     let _turn = turn();

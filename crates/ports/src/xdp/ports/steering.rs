@@ -33,7 +33,8 @@
 //! | a program is killed | - | its listening ports are Linux's, which answers with resets; what comes for connections it had opened is answered by the switch for [`KEPT`](super::holders::KEPT), or until its part of the range is needed |
 //! | a program asks for a port that Linux or another program has, or one of the range | - | it is refused, with who has it |
 //! | Linux takes a port meanwhile, while no IOKernel holds it | - | the program keeps it on the wire; the log names the port and who has it |
-//! | the interface gets another address | - | ports are held there, and frames leave with it; connections of the old address end as Linux's do |
+//! | the interface gets another address | - | ports are held there, and frames leave with it: peers may reset connections of the old address |
+//! | the interface loses its address for a while | - | ports stay closed to Linux at that address, and connections go on when it is back |
 //! | Linux answers no question | - | what was known stays in effect; a line in the log, once |
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};

@@ -90,8 +90,11 @@ pub(crate) struct Sharing {
     interface: Interface,
     index: u32,
     settings: Arc<Map<u32, Settings>>,
-    /// What the settings say.
+    /// What the interface has.
     owned: Owned,
+    /// What the settings say: the same, and in place of an address that the interface has lost
+    /// without getting another one, that address, if programs have ports there.
+    steered: Owned,
     /// Longest packet of a program, and of the interface.
     mtu: u16,
     carries: u32,
@@ -186,6 +189,7 @@ impl Sharing {
             index,
             settings,
             owned,
+            steered: owned,
             mtu,
             shared,
             failed: false,
@@ -300,6 +304,15 @@ impl Sharing {
         }
     }
 
+    /// Returns what the settings are to say. Ports of programs stay closed to Linux at an address
+    /// that is gone: it may come back, as when a network manager starts again, and Linux, which has
+    /// it before this thread knows, would answer the peers of programs with resets.
+    fn steered(&self, owned: Owned) -> Owned {
+        let Shared::Ports(_) = self.shared else { return owned };
+        let (ip, ip6) = (owned.ip.or(self.steered.ip), owned.ip6.or(self.steered.ip6));
+        Owned { ip, ip6, ..owned }
+    }
+
     /// Follows the interface's own addresses and its MTU.
     fn follow_own(&mut self) {
         let (port, mtu) = (&self.port, self.mtu);
@@ -321,9 +334,11 @@ impl Sharing {
         let Ok(mac) = mac else { return };
         let ip6 = self.steering().and_then(Steering::own_ip6);
         let owned = Owned { mac, ip, ip6, ..self.owned };
-        if owned == self.owned || self.settings.set(0, owned.settings()).is_err() {
+        let steered = self.steered(owned);
+        if owned == self.owned || self.settings.set(0, steered.settings()).is_err() {
             return;
         }
+        self.steered = steered;
         let ip = owned.ip.map_or_else(|| "none".to_owned(), |ip| ip.to_string());
         tracing::info!(port = self.port, %mac, ip, "the interface has other addresses");
         self.owned = owned;
