@@ -19,7 +19,7 @@ use tailwater_iokernel::stats::StatsHandle;
 use tailwater_iokernel::{Config, IoKernel};
 use tailwater_iokernel_testing::wire::{self, Endpoint};
 use tailwater_ports::{Attachment, Port, memory};
-use tailwater_stats::HandoffKind;
+use tailwater_stats::{Counter, HandoffKind};
 use tailwater_testkit::{PATIENCE, Program, binary, cpu_numbers, eventually, socket_name, text, until};
 use tailwater_wire::MacAddr;
 
@@ -144,6 +144,26 @@ impl Bench {
     /// Returns the counters, as the `Stats` request does.
     pub fn stats(&self) -> serde_json::Value {
         self.stats.to_json()
+    }
+
+    /// Returns the counters of a moment at which no core changes hands. Each counter is read at a
+    /// time of its own: a core that passes on meanwhile would be missing, or have two owners.
+    ///
+    /// # Panics
+    /// If cores change hands all the time; quanta that are long enough prevent that.
+    pub fn settled_stats(&self) -> serde_json::Value {
+        let cores = &self.stats.cores;
+        // A look may stand still between the ledger and its counter: counts are of ended looks.
+        let moves_after_look = || {
+            let looks = cores.ticks.get();
+            until("the allocator looks", || cores.ticks.get() > looks);
+            [&cores.grants, &cores.preemptions, &cores.idle_takes, &cores.parks].map(Counter::get)
+        };
+        eventually("no core changes hands", || {
+            let before = moves_after_look();
+            let stats = self.stats();
+            (moves_after_look() == before).then_some(stats)
+        })
     }
 
     /// Starts a child that runs `role` (a name, and arguments after it) under `name` and waits

@@ -91,6 +91,31 @@ fn share_one_core(policy: PolicyName) -> serde_json::Value {
 }
 
 #[test]
+fn a_service_is_preempted_for_its_equal_at_once_where_their_quantum_is_zero() {
+    /// Looks in half of the default quantum, 100 us.
+    const LOOKS: u64 = 10;
+    if !has_two_cpus() {
+        return;
+    }
+    let bench = Bench::start(|config| config.service_quantum_us = 0, vec![]);
+    let mut services = ["one", "other"].map(|name| bench.child("burn", name, "latency-critical"));
+    let counts = || {
+        let stats = bench.stats();
+        ["ticks", "preemptions"].map(|name| stats["cores"][name].as_u64().expect("a number"))
+    };
+    until("the core passes on more often than by the default quantum", || {
+        let [looks, before] = counts();
+        until("the allocator looks on", || counts()[0] >= looks + 20 * LOOKS);
+        let [later, after] = counts();
+        (after - before) * LOOKS > later - looks
+    });
+    for service in &mut services {
+        let before = rounds(service);
+        until("the service computes", || rounds(service) > before);
+    }
+}
+
+#[test]
 fn a_job_that_never_polls_is_preempted_by_signal_and_loses_nothing() {
     if !has_two_cpus() {
         return;

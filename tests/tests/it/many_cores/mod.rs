@@ -38,13 +38,15 @@ fn lent() -> Vec<u16> {
     cpu_numbers()[2..].to_vec()
 }
 
-/// Lends these cores, at the pace of an emulated machine: its processors share a few real ones.
+/// Lends these cores, at the pace of an emulated machine: its processors share a few real ones, and
+/// a sample of who holds which takes a good part of a second. Programs that cannot be equal pass a
+/// core on after each quantum.
 fn lend(config: &mut Config, cores: &[u16]) {
     config.managed_cores = Some(cores.to_vec());
     config.start_deadline_us = 10_000_000;
     config.cede_grace_us = 100_000;
-    config.burst_quantum_us = 100_000;
-    config.service_quantum_us = 100_000;
+    config.burst_quantum_us = 10_000_000;
+    config.service_quantum_us = 10_000_000;
 }
 
 /// Lends all of them.
@@ -97,7 +99,7 @@ struct Sample {
 
 impl Sample {
     fn take(bench: &Bench, programs: &[&Role]) -> Self {
-        let stats = bench.stats();
+        let stats = bench.settled_stats();
         let count = |name: &str| stats["cores"][name].as_u64().expect("a number");
         let held = programs.iter().map(|role| cores_in(&stats, role)).collect();
         Self { looks: count("ticks"), grants: count("grants"), held }
@@ -151,6 +153,14 @@ fn check_work_conservation(bench: &Bench, programs: &[&Role]) -> Vec<Sample> {
     samples
 }
 
+/// Waits until two programs that want all cores have equal parts of them.
+fn await_equal_parts(bench: &Bench, programs: &[&Role; 2]) {
+    until("both have their parts", || {
+        let [one, other] = programs.map(|program| bench.cores_of(program));
+        one.min(other) > 0 && one.abs_diff(other) <= 1
+    });
+}
+
 /// Checks that two programs had equal parts of the cores, up to a factor of two, over these
 /// samples, in which they are at these places.
 fn assert_equal_parts(samples: &[Sample], places: [usize; 2]) {
@@ -173,6 +183,13 @@ fn assert_no_own_defect(stats: &Value) {
     }
 }
 
+/// Returns the logical CPUs of a core's physical core, itself included.
+fn siblings(core: u16) -> Vec<u16> {
+    let path = format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
+    let siblings = parse_list(&fs::read_to_string(path).expect("Linux says so"));
+    siblings.into_iter().map(|cpu| cpu.0).collect()
+}
+
 /// Returns the logical CPUs of each physical core among the lent ones.
 fn pairs() -> Vec<Vec<u16>> {
     let lent = lent();
@@ -181,10 +198,7 @@ fn pairs() -> Vec<Vec<u16>> {
         if pairs.iter().any(|pair| pair.contains(&core)) {
             continue;
         }
-        let path = format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
-        let siblings = parse_list(&fs::read_to_string(path).unwrap_or_default());
-        let own: Vec<u16> = siblings.iter().map(|cpu| cpu.0).filter(|cpu| lent.contains(cpu)).collect();
-        pairs.push(if own.is_empty() { vec![core] } else { own });
+        pairs.push(siblings(core).into_iter().filter(|cpu| lent.contains(cpu)).collect());
     }
     pairs
 }

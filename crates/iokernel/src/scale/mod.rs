@@ -4,16 +4,23 @@
 //! Owns such a machine, on which nothing is bound, signalled or woken, and its programs, whose side
 //! of the protocol a second thread plays: it writes the words of all kthreads before each
 //! measurement, as kthreads on other cores do, so that the allocator finds them in another core's
-//! cache. Time is the program's argument, and durations are measured. The interface is unstable.
+//! cache. Time is the program's argument, and durations are measured. [`frames`] counts what such a
+//! machine does to frames. The interface is unstable.
+
+mod frames;
+
+pub use frames::{Delivery, deliver};
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
+use tailwater_ports::Port;
 use tailwater_sched::RuntimeId;
 use tailwater_sched::topology::Topology;
 use tailwater_shm::control::ProgramClass;
 use tailwater_shm::layout::Region;
 use tailwater_shm::memory::Mapping;
+use tailwater_shm::ring::{Consumer, Hint};
 use tailwater_shm::{Clock, Cycles, Generation, KthreadState, clock};
 
 use crate::allocator::{Allocator, AllocatorParts};
@@ -56,7 +63,8 @@ pub struct Costs {
 /// # Panics
 /// If the kernel has no memory or descriptors left, or the allocator does not lend a free core.
 pub fn measure(shape: Shape, changes: usize) -> Costs {
-    let (mut machine, programs) = Machine::new(shape);
+    let (mut machine, programs) = Machine::new(shape, vec![], clock::now);
+    let programs = Programs { all: programs, next: 0 };
     let (orders, done) = (channel(), channel());
     std::thread::scope(|scope| {
         scope.spawn(move || programs.serve(&orders.1, &done.0));
@@ -108,23 +116,19 @@ struct Machine {
 }
 
 impl Machine {
-    fn new(shape: Shape) -> (Self, Programs) {
+    fn new(shape: Shape, ports: Vec<Box<dyn Port>>, stopwatch: fn() -> Cycles) -> (Self, Vec<Program>) {
         let config = Config::default();
         let clock = Clock::calibrate(10);
         let topology = Topology::uniform(shape.cores, 2, 1).expect("a possible number of cores");
-        let parts = AllocatorParts {
-            clock,
-            topology,
-            stopwatch: clock::now,
-            ..machine(1, Box::new(Nowhere), &config)
-        };
-        let stats = Stats::new(vec![], &config.firewall, []);
+        let parts = AllocatorParts { clock, topology, stopwatch, ..machine(1, Box::new(Nowhere), &config) };
+        let names = ports.iter().map(|port| (port.name().to_owned(), None)).collect();
+        let stats = Stats::new(names, &config.firewall, []);
         let world = World::new(Arc::new(stats), Prices::new(clock, config.offence_share));
-        let switch = Switch::new(vec![], &config, clock, clock::now);
+        let switch = Switch::new(ports, &config, clock, stopwatch);
         let allocator = Allocator::new(&config, parts);
         let mut machine = Self { shape, clock, world, allocator, switch, now: clock::now() };
         let programs = (0..shape.programs).map(|number| machine.enter(&config, number)).collect();
-        (machine, Programs { all: programs, next: 0 })
+        (machine, programs)
     }
 
     fn enter(&mut self, config: &Config, number: u16) -> Program {
@@ -137,24 +141,26 @@ impl Machine {
         self.allocator.begin(&self.world, id);
         self.switch.begin(id);
         let mapping = Mapping::new(&file, "region").expect("a mapping");
-        let (region, _) = Region::attach(mapping).expect("just laid out");
-        Program { region, generations: vec![Generation::default(); usize::from(self.shape.cores)] }
+        let (region, ends) = Region::attach(mapping).expect("just laid out");
+        let rings = ends.into_iter().map(|ends| (Hint::new(&ends.ingress), ends.ingress));
+        let rings = rings.map(|(hint, ring)| (ring, hint)).collect();
+        Program { region, generations: vec![Generation::default(); usize::from(self.shape.cores)], rings }
     }
 
     fn run(&mut self, side: &Side, changes: usize) -> Costs {
         side.order(Order::DemandAll);
         let mut looks = 0;
         while self.allocator.has_free_core() {
-            self.iterate(side);
+            self.measure(side);
             looks += 1;
             assert!(looks < PATIENCE, "not all cores are lent after {looks} looks");
         }
         side.order(Order::Rest);
-        self.iterate(side);
+        self.measure(side);
         let mut costs = Costs::default();
         for _ in 0..changes {
             for _ in 0..QUIET_LOOKS {
-                let (pass, look) = self.iterate(side);
+                let (pass, look) = self.measure(side);
                 costs.passes.push(pass);
                 costs.looks.push(look);
             }
@@ -162,7 +168,7 @@ impl Machine {
             let before = self.grants();
             let mut looks = 0;
             loop {
-                let (_, look) = self.iterate(side);
+                let (_, look) = self.measure(side);
                 looks += 1;
                 if self.grants() > before {
                     costs.decisions.push(look);
@@ -172,7 +178,7 @@ impl Machine {
                 assert!((looks as usize) < PATIENCE, "no core was lent in {looks} looks");
             }
             side.order(Order::Rest);
-            self.iterate(side);
+            self.measure(side);
         }
         costs
     }
@@ -181,10 +187,15 @@ impl Machine {
         self.world.stats.cores.grants.get()
     }
 
-    /// Runs an iteration with a look, an interval after the one before, of words that the programs
-    /// have just written; returns what it took without the look, and what the look took.
-    fn iterate(&mut self, side: &Side) -> (u64, u64) {
+    /// As [`iterate`](Self::iterate), of words that the programs have just written.
+    fn measure(&mut self, side: &Side) -> (u64, u64) {
         side.order(Order::Go);
+        self.iterate()
+    }
+
+    /// Runs an iteration with a look, an interval after the one before; returns what it took
+    /// without the look, and what the look took.
+    fn iterate(&mut self) -> (u64, u64) {
         self.now += self.allocator.interval();
         let (world, allocator, now) = (&mut self.world, &mut self.allocator, self.now);
         let began = clock::now();
@@ -208,6 +219,8 @@ struct Programs {
 struct Program {
     region: Region,
     generations: Vec<Generation>,
+    /// Frames to each kthread, and how far they are read.
+    rings: Vec<(Consumer, Hint)>,
 }
 
 impl Programs {
