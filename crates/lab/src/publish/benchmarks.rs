@@ -31,21 +31,13 @@ pub fn scale(report: &Report<'_>) -> Table {
         "p50",
         "look that changes nothing, p50, ns",
         "the rest of the iteration, p50, ns",
-        "decisions/s",
         "looks until a core is lent, p99",
     ];
     let mut table = Table::new(&head.join(" | "));
     for row in report.items("/scale") {
         let number = |at| row.median(at).map_or_else(String::new, |number| number.to_string());
         let label = format!("{}, {}", number("/cores"), number("/programs"));
-        let at = [
-            "/grant_p99_ns",
-            "/grant_p50_ns",
-            "/look_p50_ns",
-            "/pass_p50_ns",
-            "/decisions_per_s",
-            "/looks_to_grant_p99",
-        ];
+        let at = ["/grant_p99_ns", "/grant_p50_ns", "/look_p50_ns", "/pass_p50_ns", "/looks_to_grant_p99"];
         push(&mut table, &row, label, at.map(|at| row.figure(at, 1.0)).to_vec());
     }
     table
