@@ -49,7 +49,7 @@ fn a_policy_without_an_iokernel_is_refused() {
     #[cfg(feature = "estimation")]
     {
         let refused = cores::estimate(cores::Estimation::default()).unwrap_err();
-        assert!(refused.to_string().contains("TAILWATER_IOKERNEL"), "{refused}");
+        assert!(refused.to_string().contains("tailwater run"), "{refused}");
     }
 }
 

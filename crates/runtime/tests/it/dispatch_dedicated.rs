@@ -96,7 +96,7 @@ fn what_cannot_start_says_why() {
     let refused =
         |settings: Settings| Dispatcher::start(settings, |_| (), |(): ()| ()).unwrap_err().to_string();
     let message = refused(settings("mq:5us").dispatchers(9));
-    assert!(message.contains("need 18 kthreads; the program has 16"), "{message}");
+    assert!(message.contains("18 here, and the program has 16"), "{message}");
     let message = refused(settings("steal").dispatchers(1));
     assert!(message.contains("use c-fcfs"), "{message}");
     // Nine dispatchers run; seven more would leave none to the other threads.
