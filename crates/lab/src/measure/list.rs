@@ -127,7 +127,7 @@ const BENCHMARKS: [Bench; 16] = benchmarks! {
         1 x "bench dispatch --rounds 3", 184.0;
         1 x "bench dispatch --only threads --rounds 1", 2.4;
     "scale", "the IOKernel's loop with many cores and programs", "by number of cores and of programs", "";
-        3 x "bench scale --rounds 1", 10.0;
+        3 x "bench scale --rounds 1", 40.0;
         1 x "bench scale --rounds 1 --changes 20 --frames 20000", 0.5;
     "services", "services that share cores", "a service alone, and beside others", "";
         3 x "bench services --rounds 1 --seconds 1", 46.0;
