@@ -3,6 +3,7 @@
 //! Owns help and usage that cannot be printed, the least stack, and causes that are said once. Exit
 //! codes of commands are those of `tailwater_testbed::exit`.
 
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -31,7 +32,7 @@ pub fn parse() -> Result<Cli, ExitCode> {
     }
     Cli::try_parse().map_err(|error| {
         let printed = error.print().and_then(|()| io::stdout().flush());
-        if let Some(file) = file_for_json(&error, &std::env::args().collect::<Vec<_>>()) {
+        if let Some(file) = file_for_json(&error, &std::env::args_os().collect::<Vec<_>>()) {
             note!("\n  tip: --json takes no file here: write --json > {file}");
         }
         match printed {
@@ -43,9 +44,11 @@ pub fn parse() -> Result<Cli, ExitCode> {
 
 /// Returns the argument that was refused behind a `--json` that takes none: in some commands it
 /// names a file.
-fn file_for_json(error: &clap::Error, arguments: &[String]) -> Option<String> {
+fn file_for_json(error: &clap::Error, arguments: &[OsString]) -> Option<String> {
     let Some(ContextValue::String(refused)) = error.get(ContextKind::InvalidArg) else { return None };
-    arguments.windows(2).any(|pair| pair == ["--json", refused]).then(|| refused.clone())
+    let is_file =
+        !refused.starts_with('-') && arguments.windows(2).any(|pair| pair == ["--json", refused.as_str()]);
+    is_file.then(|| refused.clone())
 }
 
 /// Returns the error with each of its causes named once: some name theirs in their own text.

@@ -11,6 +11,7 @@ use std::ops::{Deref, DerefMut};
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdin, Command, Stdio};
+use tailwater_iokernel::Config;
 use tailwater_testkit::{
     PATIENCE, Program, binary, eventually, has_two_cpus, is_installed, is_running, run, socket_name, text,
     unless_too_busy, until,
@@ -200,8 +201,11 @@ fn a_server_registers_when_it_waits_for_clients_and_serves_both_networks_at_once
 #[test]
 fn a_client_knows_the_network_of_its_iokernel() {
     with_programs(|installed| {
-        let bench = Bench::start(|config| config.network = Ipv4Addr::new(10, 99, 0, 0), vec![]);
-        let ip = Ipv4Addr::new(10, 99, 0, 57);
+        // The server is outside of the default network, which the station of the bench is in.
+        let wider =
+            |config: &mut Config| (config.network, config.prefix_len) = (Ipv4Addr::new(10, 76, 0, 0), 14);
+        let bench = Bench::start(wider, vec![]);
+        let ip = Ipv4Addr::new(10, 78, 0, 57);
         let (server, port) = installed.serve(bench.socket(), ip);
         until("the server registers", || is_registered(&bench, server.pid()));
         installed.connect(bench.socket(), &server, ip, port)?.ask("Tailwater");

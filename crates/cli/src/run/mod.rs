@@ -234,8 +234,22 @@ fn networks(args: &RunArgs) -> Vec<String> {
     if !args.network.is_empty() {
         return args.network.clone();
     }
-    let asked = (!args.standalone).then(|| query::statistics(&args.iokernel).ok()).flatten();
-    asked.as_ref().and_then(statistics::networks).unwrap_or_else(|| Config::default().networks())
+    let default = Config::default().networks();
+    if args.standalone {
+        return default;
+    }
+    let said = match query::statistics(&args.iokernel) {
+        Ok(answer) => statistics::networks(&answer).unwrap_or_default(),
+        Err(error) => {
+            note!(
+                "tailwater run: the IOKernel does not say its networks: {error:#}; {} are taken, --network names others",
+                default.join(",")
+            );
+            return default;
+        }
+    };
+    let known: Vec<String> = said.into_iter().filter(|network| parse_network(network).is_ok()).collect();
+    if known.is_empty() { default } else { known }
 }
 
 /// Returns the file of a program.
