@@ -94,7 +94,7 @@ tests() {
     set +m
     cargo test --workspace
     echo "waiting for the later stages' work that began beside the tests"
-    wait "$ahead" || { echo "some of it failed, and will be tried again:"; cat "$work/ahead.log"; }
+    wait "$ahead" || { echo "some of it failed, and will be tried again:" | tee -a "$work/notes"; cat "$work/ahead.log"; }
     ahead=
 }
 
@@ -616,7 +616,10 @@ stage() {
 clean_up() {
     local status=$?
     [ $status -eq 0 ] || [ -z "$now" ] || echo "FAILED in stage: $now" >&2
-    [ -z "$ahead" ] || { kill -- -"$ahead" && wait "$ahead"; } 2>/dev/null || true
+    if [ -n "$ahead" ]; then
+        { kill -- -"$ahead" && wait "$ahead"; } 2>/dev/null || true
+        [ $status -eq 0 ] || { echo "beside the tests:"; cat "$work/ahead.log"; } >&2 || true
+    fi
     rm -rf "$work"
     exit $status
 }

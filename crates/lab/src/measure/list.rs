@@ -150,7 +150,7 @@ const BENCHMARKS: [Bench; 16] = benchmarks! {
         1 x "bench hostile --seconds 3 --times 2 --only takeover", 3.8;
     "ports", "a Linux client of a service on this machine",
     "TAP, AF_XDP, Linux's loopback device and veth", "root, ip, unshare, nsenter";
-        3 x "bench ports --rounds 1 --ms 500", 28.0;
+        3 x "bench ports --rounds 1 --ms 500", 45.0;
         1 x "bench ports --rounds 1 --ms 200", 6.1;
     "energy", "processor time by load", "sleeping and polling IOKernels", "";
         3 x "bench energy --rounds 1 --seconds 1", 70.0;
