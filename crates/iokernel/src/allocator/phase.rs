@@ -185,7 +185,8 @@ pub(super) struct Withdrawn {
     pub(super) step: Escalation,
 }
 
-/// The account of a withdrawn kthread on the core that it lost, since a service last got that core.
+/// The account of a withdrawn kthread on the core that it lost, since the last look at which no
+/// service had that core.
 #[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Stay {
     /// Time of the last look at it.

@@ -221,10 +221,14 @@ impl Allocator {
         let passed = now.saturating_sub(stay.looked).min(self.bounds.beside);
         stay.looked = now;
         stay.beside += passed;
-        if !self.has_started(world, owner) {
-            stay.waited += passed;
-        } else if !stay.asked && !has_parked {
-            (stay.asked, stay.ran_ns) = (true, self.ran_ns(world, kthread, now));
+        match (has_parked, self.has_started(world, owner)) {
+            (false, false) => stay.waited += passed,
+            (false, true) if !stay.asked => {
+                (stay.asked, stay.ran_ns) = (true, self.ran_ns(world, kthread, now));
+            }
+            // One that has parked keeps no service from starting; if its word lies, its processor
+            // time grows.
+            _ => {}
         }
         stay.parked = has_parked.then(|| stay.parked.unwrap_or(now));
         let is_up_to_date = |parked| stay.ran_ns.is_none() || now.saturating_sub(parked) > self.bounds.tick;
