@@ -4,7 +4,7 @@
 //! Owns such a machine, on which nothing is bound, signalled or woken, and its programs, whose side
 //! of the protocol a second thread plays: it writes the words of all kthreads before each
 //! measurement, as kthreads on other cores do, so that the allocator finds them in another core's
-//! cache. Time is the program's argument, and durations are measured. [`frames`] counts what such a
+//! cache. Time is the program's argument, and durations are measured. `frames` counts what such a
 //! machine does to frames. The interface is unstable.
 
 mod frames;
