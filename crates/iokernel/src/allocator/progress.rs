@@ -179,7 +179,7 @@ impl Allocator {
         let Some((late, since)) = late else { return };
         let got_at = self.cores[at].since;
         let end = match kind {
-            // From then on the other is charged for what it runs beside this one.
+            // From then on the other is charged for its stay on the core; see `super::withdraw`.
             HandoffKind::Bypass => got_at,
             // A claimant that is slow itself waits no longer for the other once that has ceded.
             _ => got_at.saturating_add(self.bounds.rewake),

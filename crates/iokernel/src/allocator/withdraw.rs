@@ -2,7 +2,7 @@
 //!
 //! Owns the list of withdrawn kthreads and their way back, and the charge for late ones. A kthread
 //! is withdrawn when its core is taken from it: because it did not cede in time, or did not start.
-//! It comes back when it has parked and its pause has passed.
+//! It comes back when it has parked and paid, and its pause has passed.
 //!
 //! One that runs on meanwhile has been signalled, and stays on the core beside the next owner: it
 //! is in a long system call, or Linux has descheduled it, and it parks as soon as Linux runs it. On
@@ -15,9 +15,10 @@
 //! service shares its core for no more of the time than it may wait for cores. What the thread runs
 //! is its processor time, which Linux brings up to date when the thread leaves the core and at each
 //! tick. While Linux runs the service, the thread takes nothing from it. It stays withdrawn until
-//! it has paid: until the service has left the core, which takes that the thread has left it
-//! before, or for a tick after it has parked, since its word may lie. Where Linux does not show the
-//! processor time (`/proc` mounted with `hidepid`), all time beside services counts.
+//! it has paid: until the service has left the core, where it ran to park, so the thread was off
+//! it; or for a tick after the thread's word says that it has parked, since the word may lie. Where
+//! Linux does not show the processor time (`/proc` mounted with `hidepid`), all time beside
+//! services counts.
 //!
 //! What a service has waited for a core of a best-effort program, because a kthread did not start
 //! on it or did not cede it before it was signalled, is charged to the program's tenant
@@ -225,6 +226,8 @@ impl Allocator {
             (false, false) => stay.waited += passed,
             (false, true) if !stay.asked => {
                 (stay.asked, stay.ran_ns) = (true, self.ran_ns(world, kthread, now));
+                // It has run nothing since: asking again to pay would tell nothing.
+                stay.next_payment = stay.beside + self.bounds.payment_interval;
             }
             // One that has parked keeps no service from starting; if its word lies, its processor
             // time grows.

@@ -164,10 +164,13 @@ impl Control {
             // does.
             process::check(&offer.process, &folder)?;
             process::check_binding(pid, &found)?;
-            // The polling thread reads these files later: Linux finds them then without waiting for
-            // a thread of the program that holds the lock of their folder.
-            for &tid in &found {
-                let _ = tailwater_batch::proc::thread_ns(pid, tid);
+            // The polling thread reads these files later, of best-effort programs alone. As a rule
+            // Linux finds them then without waiting for a thread of the program that holds the lock
+            // of their folder.
+            if offer.request.class == control::ProgramClass::BestEffort {
+                for &tid in &found {
+                    let _ = tailwater_batch::proc::thread_ns(pid, tid);
+                }
             }
             Ok((folder, found))
         });

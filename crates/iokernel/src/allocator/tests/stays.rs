@@ -91,7 +91,7 @@ fn a_late_kthread_pays_for_each_service_that_has_not_started_on_its_core() {
     let before = late_ns(&sandbox);
     sandbox.peer(SERVICE).park(0);
     sandbox.pass(1_000);
-    // What the thread runs while the core is free harms nobody.
+    // What the thread runs while the core is free keeps no service waiting.
     sandbox.show_ran_ns(1, 5_400_000);
     sandbox.pass(400_000);
     assert_eq!(late_ns(&sandbox), before);
